@@ -13,6 +13,7 @@ from gradus.core import ConfigError
 def read_options(name: str, query: str) -> dict[str, str]:
     """Returns the options of a query as texts. Raises ConfigError that names ``name`` if it cannot be read."""
     try:
+        # strict_parsing refuses an empty query as well, which is how a name without options comes.
         return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError as error:
         raise ConfigError(f"{name} should have options such as ?option=value&other=value; {error}") from error
@@ -45,6 +46,7 @@ def _number(name: str, key: str, text: str, kind: Callable[[str], Any]) -> Any:
         number = kind(text)
     except ValueError:
         number = 0
-    if not number > 0:  # not a number is not above 0 either
+    # A limit of 0 would end all, and float() also reads nan; neither is above 0.
+    if not number > 0:
         raise ConfigError(f"the option {key} of {name} is {text!r}; expected a number above 0")
     return number

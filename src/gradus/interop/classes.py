@@ -29,6 +29,7 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     not a list of texts.
     """
     _check_methods(kind)
+    # By name, so that gymnasium need not be installed for a class that has nothing to do with it.
     if any(f"{base.__module__}.{base.__qualname__}" == "gymnasium.core.Env" for base in kind.__mro__):
         return of_class(kind)  # its actions are numbers, which answers are not
     actions, turns = _attributes(kind)
@@ -40,6 +41,7 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     def some_move(seed: int) -> str:
         return Random(seed).choice(actions) if actions else str(seed)
 
+    # With actions a random one stands in for silence, so silence is no floor.
     ladder = [*(() if actions else ("silence",)), "random", *(("expert",) if has_expert else ())]
     spec = game_spec(
         name or kind.__name__.lower(),
@@ -74,6 +76,7 @@ def _check_methods(kind: type) -> None:
         if parameter.default is parameter.empty and parameter.kind < parameter.VAR_POSITIONAL:
             raise ConfigError(f"{kind.__name__} needs arguments to be made; give a subclass whose __init__ needs none")
     parameters = inspect.signature(reset).parameters
+    # Without a seed the members of a group would begin differently, and GRPO would compare nothing.
     if "seed" not in parameters and not any(extra.kind is extra.VAR_KEYWORD for extra in parameters.values()):
         raise ConfigError(
             f"{kind.__name__}.reset takes no seed; expected reset(self, seed), because the episodes of a group begin alike"

@@ -62,6 +62,7 @@ def plan_push(source: Path | str, repository: str, *, private: bool = True) -> P
 
 def _model_plan(source: Path, model: Path, repository: str, private: bool) -> PushPlan:
     base = adapter_base(model)
+    # Adapters name their base by its path, which nobody else has.
     if base is not None and Path(base).exists():
         raise ConfigError(
             f"{model} holds adapters of {base}, a folder of this machine, so nobody else could load them; merge them, as in "
@@ -72,6 +73,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         for path in sorted(model.rglob("*"))
         if path.is_file() and not _left_out(path.relative_to(model))
     }
+    # Figures and results lie beside the stages, one folder above the model.
     run = run_of(source, model)
     stored = run / "results.json"
     results = read_document(stored, Results) if stored.is_file() else None

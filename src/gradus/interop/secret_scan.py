@@ -38,6 +38,7 @@ def find_secrets(content: bytes) -> Iterator[tuple[int, str]]:
     """The line and the kind of each key in ``content``; never the key."""
     forms = dict(_FORMS)
     for name, value in os.environ.items():
+        # A key without a known form is found by its value, if it is set in this environment.
         if _SECRET_NAME.search(name) and len(value) >= _SHORTEST:
             forms[f"the value of ${name}"] = re.compile(re.escape(os.fsencode(value)))
     for kind, form in forms.items():

@@ -127,11 +127,13 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if self.hosts is not None:
             host, origin = headers.get("host", ""), headers.get("origin")
+            # Behind two slashes urlsplit reads a host with its port, and an address in brackets.
             if _name(f"//{host}") not in self.hosts:
                 return 403, f"this server answers at {', '.join(sorted(self.hosts))} only, not as {host[:80]!r}"
             if origin is not None and _name(origin) not in self.hosts:
                 return 403, f"this server takes no requests from pages of {origin[:80]!r}"
         length = headers.get("content-length", "0")
+        # Eighteen digits are enough to compare; int() of a million digits would take long.
         if length.isdigit() and int(length[:18]) > self.largest_body:
             return 413, f"the body has {length[:18]} bytes, this server takes {self.largest_body}"
         return None
@@ -147,6 +149,7 @@ class Guard:
             if budget < 0 and not refused:
                 refused = True
                 await _refuse(send, 413, f"the body has more than {self.largest_body} bytes, which this server takes")
+            # An application that reads on sees its client leave, and stops.
             return {"type": "http.disconnect"} if refused else message
 
         async def write(message: Message) -> None:

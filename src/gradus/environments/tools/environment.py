@@ -44,6 +44,7 @@ class ToolEnvironment:
     def _begin(self, episode_id: str) -> None:
         self._episode_id, self._answer, self._over = episode_id, "", False
         self._steps = self._calls = 0
+        # The step behind which get_reward was asked; it may be slow, and two askers must hear one answer.
         self._graded_step = -1
         self._components: Mapping[str, float] | None = None
 
@@ -66,6 +67,7 @@ class ToolEnvironment:
         """Begins an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
         self._end_servers()
         self._begin(episode_id or f"tools-{seed or 0}")
+        # The tools are collected after reset: a class may choose them by its task.
         first = settled(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
         self._by_name = self._collect()
         if isinstance(first, list | tuple):
@@ -78,6 +80,7 @@ class ToolEnvironment:
             raise EnvironmentFault("expected reset before this step: the episode is over")
         self._steps += 1
         message = read_message(action, tools=self.tools) if isinstance(action, str) else action
+        # Calls get their ids first, also those that are refused: their results name them.
         calls = [self._numbered(call) for call in message.calls]
         if not calls:
             return self._answered(message.content)
@@ -112,6 +115,7 @@ class ToolEnvironment:
 
     def _collect(self) -> dict[str, Tool]:
         """Finds the tools by name: public functions of the class, then its list ``tools``."""
+        # Hooks are public too, and a model that called get_reward would know its grade.
         names = [name for name in public_methods(self.instance.__class__) if name not in HOOKS]
         entries: list[Any] = [getattr(self.instance, name) for name in names]
         listed: Any = getattr(self.instance, "tools", ())
@@ -121,6 +125,7 @@ class ToolEnvironment:
             entries += cast(Sequence[Any], listed)
         tools = [tool for entry in entries for tool in self._expanded(entry)]
         by_name = {tool.name: tool for tool in tools}
+        # The second of two tools of one name could never be called.
         if len(by_name) < len(tools):
             raise ConfigError(f"tools need different names, got {', '.join(tool.name for tool in tools)}")
         return by_name
@@ -144,6 +149,7 @@ class ToolEnvironment:
         if problem is None:
             try:
                 content = as_text(settled(self._by_name[call.name].run(**call.arguments)))
+            # A fault of the environment ends the episode; the model must not read it as a tool's result.
             except GradusError:
                 raise
             except (Exception, SystemExit) as error:
@@ -164,6 +170,7 @@ class ToolEnvironment:
     def _answered(self, text: str) -> Observation:
         self._answer = text = without_thoughts(text).strip()
         reply = self._hook("reply", text)
+        # Without a method reply nobody answers, which ends the episode as well.
         self._over = reply is None
         return self._closed(_observed() if reply is None else _observed(_from_user(reply)))
 
@@ -178,6 +185,7 @@ class ToolEnvironment:
         """Asks ``get_reward`` once behind a step."""
         if self._graded_step != self._steps:
             self._graded_step = self._steps
+            # A number is the one component of its own name, so that graders read one form.
             reward = self._hook("get_reward")
             if reward is not None and not isinstance(reward, Mapping):
                 reward = {"reward": float(reward)}
@@ -223,6 +231,7 @@ def _total(components: Mapping[str, float] | None) -> float | None:
 def _named(function: Callable[..., Any], options: Json) -> dict[str, Any]:
     """Returns the options that a function names; all of them if it takes ``**options``."""
     parameters = inspect.signature(function).parameters.values()
+    # A class that takes **options gets all of them; any other gets the options that it names.
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return dict(options)
     return {parameter.name: options[parameter.name] for parameter in parameters if parameter.name in options}

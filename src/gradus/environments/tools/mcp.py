@@ -37,6 +37,7 @@ class McpTools:
         self.name, self._timeout, self._only = str(server), timeout, only
         self._server = server.removeprefix("mcp:").strip() if isinstance(server, str) else server
         self._tools: tuple[Tool, ...] | None = None
+        # All that belongs to one connection; None while there is none.
         self._client: Client | None = None
         self._stop: asyncio.Event | None = None
         self._task: Future[None] | None = None
@@ -63,11 +64,13 @@ class McpTools:
 
     def _listed(self) -> Sequence[Any]:
         """Connects, and lists the tools of the server in its order."""
+        # The connection lives in the process's own loop; the list comes over to this thread by a future.
         listed: Future[list[Any]] = Future()
         self._task = begin(self._connected(listed))
         try:
             return listed.result(self._timeout)
         except Exception as error:
+            # A server's own last words say more than the client's error, which is often a closed pipe.
             reason = self._complaint() or _cause(error) or f"nothing came within {self._timeout:g} s"
             raise ConfigError(
                 f"the MCP server {self.name!r} does not answer: {reason}; is its command or address right?"
@@ -88,6 +91,7 @@ class McpTools:
             async with self._make() as client:
                 page = await client.list_tools()
                 tools = list(page.tools)
+                # Servers with many tools list them in pages.
                 while page.next_cursor:
                     page = await client.list_tools(cursor=page.next_cursor)
                     tools += page.tools
@@ -95,6 +99,7 @@ class McpTools:
                 listed.set_result(tools)
                 await self._stop.wait()
         except BaseException as error:
+            # After the list nobody waits for this future, and a broken server shows in its next call.
             if not listed.done():
                 listed.set_exception(error)
 
@@ -107,6 +112,7 @@ class McpTools:
         # The client skips a line that is not a message, as a server prints at its start, with a traceback for each.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         server = self._server
+        # Anything else is a command, split as a shell would, without a shell.
         if isinstance(server, str) and not server.startswith(("http://", "https://")):
             command, *arguments = shlex.split(server)
             server = StdioServerParameters(command=command, args=arguments)
@@ -128,6 +134,7 @@ class McpTools:
         if self._client is None:
             raise ConfigError(f"the MCP server {self.name!r} is closed")
         result = await self._client.call_tool(name, arguments)
+        # Images and sounds cannot be read by a model of text; it is told that they were there.
         text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content)
         if result.is_error:
             raise RuntimeError(text)

@@ -37,6 +37,7 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
     required: list[str] = []
     for place, parameter in enumerate(inspect.signature(function).parameters.values()):
         name = parameter.name
+        # A method that is not bound still has self in its signature.
         if place == 0 and name in ("self", "cls") and name not in hints:
             continue
         if name not in hints:
@@ -47,6 +48,7 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.default is parameter.empty:
             required.append(name)
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    # transformers leaves the key out if nothing is required; templates print what is there.
     if required:
         parameters["required"] = required
     name, description = getattr(function, "__name__", repr(function)), _SECTION.split(text)[0].strip()
@@ -58,6 +60,7 @@ def _descriptions(text: str) -> dict[str, str]:
     block = _ARGUMENTS.search(text)
     if block is None:
         return {}
+    # Empty lines between arguments would end a description too early.
     lines = "\n".join(line for line in block[1].split("\n") if line.strip())
     return {name: re.sub(r"\s*\n+\s*", " ", about.strip()) for _, name, about in _ARGUMENT.findall(lines)}
 
@@ -84,6 +87,7 @@ def _schema(hint: Any) -> dict[str, Any]:
 
 def _union(arguments: Sequence[Any]) -> dict[str, Any]:
     choices = [_schema(argument) for argument in arguments if argument is not type(None)]
+    # Types without details of their own fit into one list of names, others need anyOf.
     plain = all(choice.keys() == {"type"} for choice in choices)
     if len(choices) == 1:
         schema = choices[0]

@@ -45,6 +45,7 @@ def tool_environment(
     out. ``components``: the names of the reward's parts, if they are not ``reward`` and ``call``. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
     """
     conditions = conditions or {"main": range(200)}
+    # A training task that is evaluated too would be learned by heart and count as skill.
     for seeds in conditions.values():
         if min(seeds) < 0 or max(seeds) >= TRAIN_SEEDS:
             raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
@@ -58,6 +59,7 @@ def tool_environment(
     def true_reward(episode: Episode) -> float | None:
         return episode.outcome.get("reward")
 
+    # Weights must name all components, or the audit would not know what a grader pays for.
     names = components or (("reward", "call") if reward else ("reward",))
     fields: dict[str, Any] = {"true_reward": true_reward, "true_reward_name": "reward", **more}
     return EnvironmentSpec(
@@ -82,6 +84,7 @@ def by_call(
     ``total`` is the rest of the reward, or its components by name. Span credit then pays a call's tokens for that call.
     """
     components: dict[str, float | None] = {**total} if isinstance(total, Mapping) else {"reward": float(total)}
+    # What is not earned by a call stands at the last turn, when all is known.
     rest = tuple(RewardTerm(component=name, value=value or 0.0) for name, value in components.items())
     terms = [_call_terms(turn.calls, calls) if calls else () for turn in episode.turns]
     if calls:
@@ -110,12 +113,14 @@ def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Voc
     for call in calls:
         words += write_calls([call]).split()
         for key, value in call.arguments.items():
+            # The first key follows a brace, all others a space; the last value is followed by two braces.
             words += [f'{{"{key}":', f'"{key}":']
             if " " not in str(value) and not isinstance(value, Mapping | list):
                 text = json.dumps(value, ensure_ascii=False)
                 words += [f"{text},", f"{text}}}}}"]
     for text in texts:
         words += text.split()
+    # A value that no example has is spelled, so its characters must be there.
     characters = set(_SPELLED).union(*words)
     unique = dict.fromkeys(words)
     return Vocabulary(words=[word for word in unique if "▁" not in word], pieces=sorted(characters))

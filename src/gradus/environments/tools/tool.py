@@ -37,6 +37,7 @@ def as_tool(function: Callable[..., Any]) -> Tool:
 
     Raises ConfigError for a function that cannot be described.
     """
+    # Bound methods are new objects at each access; their function is the key of the cache.
     return Tool(schema=_schema(getattr(function, "__func__", function)), run=function)
 
 
@@ -71,6 +72,7 @@ def python_tool(*, seconds: float = 5.0, unsafe: bool = False) -> Tool:
         if result.code != 0:
             text += f"[ended by the limit on {result.limit}]" if result.limit else result.stderr
         text = text.strip() or "[nothing was printed]"
+        # The end of a traceback tells the model what to change, so both ends of a long output stay.
         return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}\n[...]\n{text[-_SHOWN // 2 :]}"
 
     return as_tool(python)
@@ -96,10 +98,12 @@ def check_arguments(tool: Tool, arguments: Json) -> str | None:
 
     schema = tool.parameters
     names: list[str] = list(schema.get("properties") or ())
+    # JSON Schema allows unknown arguments unless told otherwise; a Python function does not.
     if schema.get("additionalProperties") in (None, False):
         unknown = [name for name in arguments if name not in names]
         if unknown:
             return f"{tool.name}: unknown argument {unknown[0]}; it takes {', '.join(names) or 'none'}"
+    # Said here and not by jsonschema, for its sentence does not list what the tool takes.
     missing: list[str] = [name for name in schema.get("required") or () if name not in arguments]
     if missing:
         return f"{tool.name}: the argument {missing[0]} is missing; it takes {', '.join(names)}"

@@ -45,6 +45,7 @@ class ArithmeticTasks:
         harder = split == "harder"
         while True:
             first, operation, second = self._draw(rng, self.digits + harder)
+            # Harder sums need one operand beyond the training range, or they would be ordinary ones.
             if harder:
                 fits = max(first, second) >= 10**self.digits
             else:
@@ -56,6 +57,7 @@ class ArithmeticTasks:
         operation = rng.choice(self.operations)
         first = _number(rng, digits)
         second = _number(rng, 1 if operation == "*" else digits)
+        # Solutions have no sign, so the larger number stands first.
         if operation == "-" and first < second:
             first, second = second, first
         return first, operation, second
@@ -109,6 +111,7 @@ def work(first: int, operation: str, second: int, *, slip: Slip = lambda value, 
         text, value = _column(top, operation, bottom, carry)
         value = slip(value, operation)
         lines.append(f"{text} = {value}")
+        # The leftmost column keeps its carry: it is written as it is.
         last = column == columns - 1
         answer += (value if last else value % 10) * 10**column
         carry = int(top - carry < bottom) if operation == "-" else value // 10
@@ -123,6 +126,7 @@ def _column(top: int, operation: str, bottom: int, carry: int) -> tuple[str, int
         text += (f" - {carry}" if carry else "") + (" + 10" if borrow else "")
         return text, top - bottom - carry + 10 * borrow
     value = top * bottom if operation == "*" else top + bottom
+    # The carry is written out: a small model cannot hold what is nowhere in its context.
     return text + (f" + {carry}" if carry else ""), value + carry
 
 
@@ -145,6 +149,7 @@ def one_short(rng: Random, chance: float) -> Slip:
 
 def _split_of(first: int, operation: str, second: int) -> str:
     """Says where this pair of operands belongs."""
+    # A hash of the operands, not of the seed: two seeds may draw the same sum.
     share = child_seed(0, "held-out", operation, *_pair(first, operation, second)) % _SHARES
     return _RESERVED.get(share, "train")
 

@@ -69,8 +69,10 @@ class VerifiableEnvironment:
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Asks the question that belongs to ``seed`` in ``options["split"]``."""
         split = options.pop("split", "train")
+        # A misspelled option would quietly train on another split.
         if options or split not in SPLITS:
             raise ConfigError(f"reset takes split, one of {', '.join(SPLITS)}; got split = {split!r} and {options}")
+        # The same seed gives the same question: members of a group must compare.
         self._item = self._source.item(split, seed or 0)
         self._episode_id = episode_id or f"{self._source.name}-{split}-{seed or 0}"
         self._judgement = self._format = None
@@ -99,6 +101,7 @@ class VerifiableEnvironment:
         if item is None:
             return {}
         gold = gold_answer(item.answer)
+        # Privileged policies ask for the gold answer before there is a judgement.
         judgement = self._judgement or Judgement(score=None, answer=None)
         return {
             "answer": gold,

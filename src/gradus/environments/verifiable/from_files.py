@@ -82,6 +82,7 @@ def read_tasks(source: DataSource) -> TableTasks:
     Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
     """
     place = Path(source.place).expanduser()
+    # All files that may decide about the rows; a change of any of them is seen.
     paths = [place, place / "train.jsonl", place / "test.jsonl"]
     paths += [Path(name).expanduser() for name in (source.test, source.system) if name]
     stats = [(path.resolve(), path.stat()) for path in paths if path.exists()]
@@ -92,6 +93,7 @@ def read_tasks(source: DataSource) -> TableTasks:
 def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> TableTasks:
     """Reads a source. ``files``: path, time of change in nanoseconds and size in bytes of each, by which a read is kept."""
     train, test = _rows(source)
+    # Both files are looked at together, so that a test file cannot have its answers in another column.
     columns = usual_columns(
         [*train, *test],
         source.place,
@@ -104,6 +106,7 @@ def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> Table
     test_place = source.test or f"the test file of {source.place}"
     held_out = _items(source, test, columns, test_place) if test else []
     answered = any(item.answer for item in (*items, *held_out))
+    # Rows without answers beside rows with answers are mistakes; rows that all lack them are questions.
     if answered:
         check_answers(items, f"{source.place} ")
         check_answers(held_out, f"{source.test or source.place} ")
@@ -145,9 +148,11 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
     path = Path(source.place).expanduser()
     test = Path(source.test).expanduser() if source.test else None
     if path.is_dir():
+        # A folder as GSM8K is published; a test file that is named comes before the one in the folder.
         beside = path / "test.jsonl"
         path, test = path / "train.jsonl", test or (beside if beside.exists() else None)
     elif not path.exists():
+        # A name with a suffix is a mistyped path, and is not looked for on the hub.
         if source.kind != "gsm8k" or path.suffix:
             raise ConfigError(f"no file {source.place}{similar_file(path)}")
         return _from_hub(source)
@@ -184,6 +189,7 @@ def read_rows(path: Path, kind: str) -> list[Row]:
 
 def _csv_rows(path: Path) -> list[Row]:
     """Reads cells between commas, between tabs in a .tsv file. ``strict``: a quote that is not closed would take in the next rows."""
+    # read_text has unpacked .gz, but the name still has it.
     tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
     text = read_text(path).removeprefix("\ufeff")
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tabs else ",")
@@ -194,6 +200,7 @@ def _csv_rows(path: Path) -> list[Row]:
         raise StorageError(
             f"{path} line {reader.reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
         ) from error
+    # A wrong separator shows as a single column.
     if len(names) < 2 or len(set(names)) < len(names):
         raise StorageError(
             f"{path} has the columns {', '.join(names) or 'none'}; expected two or more, each with a name of its own, and a "

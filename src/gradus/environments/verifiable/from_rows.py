@@ -55,6 +55,7 @@ def one_turn(
     items = _items(rows)
     held_out = None if test is None else _items(test)
     tasks = split_items(name, items, held_out, system_prompt=system_prompt, way_out=_WAY_OUT)
+    # With both, the rewards train and come first; the judge's score is the truth beside them.
     graders: list[Grader] = []
     if pairs:
         composed = Rewards(pairs, messages=tasks.chats, time_limit=time_limit)
@@ -87,9 +88,11 @@ def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SEC
 
     def judge(item: Item, text: str) -> Judgement:
         try:
+            # A judge that changes its row would change the task for all others of the group.
             row = {name: copied_cell(cell) for name, cell in item.columns.items()}
             score = float(within(seconds, "the judge", partial(function, row, text)))
         except (Exception, SystemExit) as error:
+            # An error is missing, not zero: zero would teach the model to break the judge.
             raised = f"the judge raised {type(error).__name__}: {error}{raised_at(error)}"
             return Judgement(score=None, answer=text, error=raised)
         if not math.isfinite(score):
@@ -112,6 +115,7 @@ def _score(episode: Episode) -> Reward:
     value = episode.outcome.get("correct")
     if value is None:
         return Reward(grader="score", value=None, error=episode.outcome.get("error") or "the answer was not judged")
+    # The one turn of the episode earned it all.
     terms = ((RewardTerm(component="score", value=value),),)  # of the one turn
     return Reward(grader="score", value=value, components={"score": value}, terms=terms)
 
@@ -174,11 +178,13 @@ def with_own_rewards(spec: EnvironmentSpec, grader: Grader) -> EnvironmentSpec:
     if rewards is None or not isinstance(tasks, TableTasks) or MARKED not in spec.graders:
         return beside
     items = tasks.splits["train"]
+    # A function is read for the tags that its code looks for.
     tags = any(map(reads_tags, rewards.functions.values()))
     prompts = [(item.system or "") + item.question for item in items]
     marked = any(mark in prompt for prompt in prompts for mark in _MARKS)
     if tags and not marked:
         return beside
+    # A prompt of one's own stays; ours asks for tags that nobody would read.
     prompt = "" if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
     return one_turn_spec(
         TableTasks(tasks.name, tasks.splits, system_prompt=prompt),

@@ -74,6 +74,7 @@ class TableTasks:
         rows = self.splits[split]
         if split != "train":
             return rows[seed % len(rows)]
+        # Small seeds are training tasks too, for those who count from 0.
         index = seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed
         epoch, place = divmod(index, len(rows))
         return rows[self._order(epoch)[place]]
@@ -129,10 +130,12 @@ def split_items(
             f"{name} has {len(trained)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
             f"give more questions{way_out}"
         )
+    # The first of equal prompts stays, wherever the file has the others.
     different = {prompt_of(item): item for item in reversed(held_out)}.values()
     longest_first = sorted(different, key=lambda item: (-len(item.question), item.question))
     splits = {
         "train": trained,
+        # A small file may have no unseen tenth; the held-out rows then stand in.
         "in-distribution": mixed(unseen or held_out),
         "held-out": mixed(held_out),
         "harder": longest_first[: max(len(longest_first) // 4, 1)],
@@ -146,10 +149,12 @@ def mixed(items: Sequence[Item]) -> list[Item]:
     Files are often sorted by their label; the first 200 rows of one would be judged on a few labels alone.
     """
     by_answer: dict[str, list[Item]] = {}
+    # By the hash of the question, so that the order of the file does not matter.
     for item in sorted(items, key=lambda item: share_of("order " + item.question)):
         by_answer.setdefault(item.answer, []).append(item)
     placed: list[tuple[float, Item]] = []
     for answer, alike in by_answer.items():
+        # Without it the first places of all answers would fall together.
         offset = share_of("offset " + answer)
         placed += [((place + offset) / len(alike), item) for place, item in enumerate(alike)]
     placed.sort(key=lambda pair: pair[0])

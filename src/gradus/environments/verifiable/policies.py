@@ -39,6 +39,7 @@ def make_policies(
     answers, and another task's at random.
     """
 
+    # Exploits come first: none of these looks at the gold answer, so none may earn anything.
     def copied(seen: Observation, _: Script) -> str:
         return write("see the question", seen.text.removeprefix("What is ").removesuffix("?").strip())
 
@@ -52,6 +53,7 @@ def make_policies(
     def noisy(slip: float) -> Answer:
         def answer(_: Observation, script: Script) -> str:
             outcome = outcome_of(script)
+            # Drawn before the answer, so that a share of 0 and of 1 draw alike.
             wrong = script.rng.random() < slip
             return write(outcome["worked"] or "known", sample_answer(script.rng) if wrong else outcome["answer"])
 
@@ -98,6 +100,7 @@ def by_share(name: str, answer: Callable[[float], Answer]) -> Callable[[str | No
         try:
             share = float(argument or 0.5)
         except ValueError:
+            # Refused below, with what is out of range.
             share = -1.0
         if not 0 <= share <= 1:
             raise ConfigError(f"{name} takes a share between 0 and 1 after the colon, got {argument!r}")
@@ -121,6 +124,7 @@ def _without_carry(seen: Observation, _: Script) -> str:
     first, operation, second = seen.text.removeprefix("What is ").removesuffix(" ?").split()
     size = max(len(first), len(second))
     tops = first.zfill(size)
+    # The one factor of a product stands below every column.
     bottoms = second * size if operation == "*" else second.zfill(size)
     digits = [str(solve(int(top), operation, int(bottom)) % 10) for top, bottom in zip(tops, bottoms, strict=True)]
     return in_format("column by column", str(int("".join(digits))))

@@ -38,6 +38,7 @@ def gold_column(rows: Sequence[Row]) -> str | None:
     """
     if any("answer" in row for row in rows):
         return "answer"
+    # Reversed, so that the first of two columns that differ in case is the one that stays.
     names = {str(name).lower(): name for name in reversed(list(rows[0]))} if rows else {}
     for usual in ANSWERS:
         name = names.get(usual)
@@ -71,6 +72,7 @@ def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_ou
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     needed = [columns.question, columns.answer]
+    # The usual name may be missing; one that was named must be there.
     if columns.worked != "worked":
         needed.append(columns.worked)
     missing = [name for name in needed if name and name not in names]
@@ -82,6 +84,7 @@ def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_ou
     items: list[Item] = []
     for number, row in enumerate(rows, 1):
         try:
+            # Rows of JSONL may leave columns out, and reward functions take all by name.
             items.append(_item({**dict.fromkeys(names), **row}, columns))
         except ConfigError as error:
             raise ConfigError(f"{place} row {number}: {error}".lstrip()) from error
@@ -101,6 +104,7 @@ def check_answers(items: Sequence[Item], place: str) -> None:
 def _item(row: Row, columns: Columns) -> Item:
     """Makes the task of a row, which has all columns: reward functions get each of them by name."""
     prompt = plain(row[columns.question])
+    # A chat that ends with its answer is question and answer in one column.
     if columns.question == columns.answer and is_chat(prompt):
         prompt = prompt[:-1]  # the last message is the answer
     question, system = read_messages(prompt)
@@ -110,6 +114,7 @@ def _item(row: Row, columns: Columns) -> Item:
     answer = cell_text(gold)
     values = dict(row)
     if columns.answer:
+        # Whatever the column is called, reward functions find it as answer.
         values["answer"] = answer if is_chat(gold) else gold
     return Item(
         question=question,
@@ -127,6 +132,7 @@ def list_rows(data: Any) -> list[Row]:
     kind = type(data).__name__
     if hasattr(data, "iterrows"):
         rows = data.astype(object).where(data.notna(), None).to_dict("records")  # what is missing is None, not NaN
+    # Data sets of Hugging Face are no lists, but they have places.
     elif isinstance(data, Iterator) or (hasattr(data, "__getitem__") and not isinstance(data, str | Mapping)):
         rows = list(cast(Iterator[Any], data))
     if rows and all(isinstance(row, Mapping) for row in rows):
@@ -179,6 +185,7 @@ def read_messages(cell: Any) -> tuple[str, str | None]:
             raise ConfigError(
                 f"a message of the question has {', '.join(message)}; expected role and content, and no calls"
             )
+    # Otherwise the model would be shown what it is asked for.
     if cell[-1]["role"] == "assistant":
         raise ConfigError(
             "the question ends with what the assistant says, so it would hold the answer; put the messages before it and the "
@@ -186,6 +193,7 @@ def read_messages(cell: Any) -> tuple[str, str | None]:
         )
     messages = [(str(message["role"]), read_content(message["content"]).strip()) for message in cell]
     systems = [text for role, text in messages if role in _SYSTEM_ROLES]
+    # Earlier turns are examples; the last one asks.
     turns = [message for message in messages if message[0] not in _SYSTEM_ROLES] or [("user", "")]
     examples = [f"{role.capitalize()}: {text}" for role, text in turns[:-1]]
     return "\n\n".join([*examples, turns[-1][1]]), "\n\n".join(systems) or None

@@ -81,10 +81,12 @@ def answering_of(
     def vocabulary() -> Vocabulary:
         return text_vocabulary(texts() if texts else items, [system_prompt, write("known", "")])
 
+    # The best that a policy without eyes can do, which the audit calls the constant reflex.
     common = Counter(answers).most_common(1)[0][0] if answers else "0"
     policies = make_policies(sample, common, worked=worked, write=write)
     ladder, teacher = ("random", "noisy:0.5", "noisy:0.2", "gold"), "teacher" if worked else "gold"
     if len(answers) < len(items):
+        # Nothing to teach, and nothing to be wrong about.
         del policies["gold"], policies["noisy"]
         ladder, teacher = ("silence", "random"), None
     return Answering(
@@ -95,6 +97,7 @@ def answering_of(
 def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     """Loads ``arithmetic`` or ``arithmetic:digits=3&operations=+-*`` (write ``+`` as it is)."""
     name = f"arithmetic:{argument}" if argument else "arithmetic"
+    # parse_qsl reads a plus sign as a space.
     query = (argument or "").replace("+", "%2B")
     source = ArithmeticTasks(name, **known_options(name, query, {"digits": int, "operations": str}))
 
@@ -163,6 +166,7 @@ def one_turn_spec(
     def random_answer(seed: int) -> str:
         return answering.write("a guess", answering.sample(child_rng(seed, "random answer")))
 
+    # The audit plays these and asks whether skill earns more than reflexes and exploits.
     panel = Panel(
         ladder=answering.ladder,
         reflexes=("constant", "random"),
@@ -176,6 +180,7 @@ def one_turn_spec(
         default_grader="" if graders else MARKED,
         conditions={split: _condition(source, split) for split in conditions},
         train_task=train_task,
+        # An endless source tells its tasks apart by their seeds.
         content=content_of(source) if source.size("train") is not None else None,
         data_set=source if isinstance(source, TableTasks) else None,
         policies=answering.policies,
@@ -211,6 +216,7 @@ def _condition(source: TaskSource, split: str) -> Condition:
     if isinstance(source, TableTasks):
         rows = source.splits[split]
         labels = {item.answer for item in rows}
+        # Few labels mean that guessing is worth something, which a reader should see.
         if 2 * len(labels) <= len(rows):
             summary += f"; {len(rows)} rows, {len(labels)} different answers"
     return Condition(name=split, seeds=seeds, summary=summary, options={"split": split})
@@ -258,6 +264,7 @@ def text_vocabulary(items: Sequence[Item], always: Sequence[str]) -> Vocabulary:
     """Makes a vocabulary of the 2,000 most frequent words of these items and all words of ``always``; their characters are pieces."""
     texts = [f"{item.question} {item.worked or ''} {gold_answer(item.answer)}" for item in items]
     counts = Counter(word for text in texts for word in text.split() if not re.search(r"\d", word))
+    # A word that stands once is spelled: its embedding would never be trained.
     frequent = [word for word, count in counts.most_common(_FREQUENT) if count > 1 and "▁" not in word]
     words = dict.fromkeys([*" ".join(always).split(), *frequent])
     characters = {character for text in (*always, *texts) for character in text if not character.isspace()}

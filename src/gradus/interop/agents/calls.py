@@ -99,9 +99,11 @@ class Inbox:
         """Queue a call. Raises ApiError if the episode is over, or too many of its calls wait."""
         if self._closed is not None:
             raise self._closed
+        # An agent that asks without end would fill the memory of the run.
         if self._waiting >= _MOST_WAITING:
             raise ApiError(f"{_MOST_WAITING} calls of this episode wait for an answer; wait for them", status=429)
         self._waiting += 1
+        # The server has a thread of its own, and queues of asyncio are not safe between threads.
         self._loop.call_soon_threadsafe(self._events.put_nowait, call)
 
     def put_end(self, end: Ended) -> None:
@@ -116,6 +118,7 @@ class Inbox:
             if isinstance(event, Ended):
                 return event
             self._waiting -= 1
+            # A client that left has no use for an answer, and sampling it would cost a turn.
             if not event.answer.cancelled():
                 return event
 
@@ -166,6 +169,7 @@ class Endpoint:
     def ask(self, key: str, request: ChatRequest) -> Sequence[PendingCall]:
         """Put a call for each choice into the episode's inbox."""
         self.admit(key)  # the episode may have ended while the request was read
+        # What cannot be read is refused here, before it is a turn of the episode.
         tools = request.offered
         check_tools(tools)
         messages = tuple(read_messages(request.messages))
@@ -188,5 +192,6 @@ def endpoint() -> Endpoint:
 
 def message_key(message: Message) -> tuple[Any, ...]:
     """Returns what two equal messages share, however a client wrote them: role, text, calls and what they answer."""
+    # Clients write the same arguments with other spaces and in another order.
     calls = [(call.name, json.dumps(dict(call.arguments), sort_keys=True), call.id) for call in message.calls]
     return message.role, message.content, tuple(calls), message.call_id

@@ -66,6 +66,7 @@ class RunningAgent:
         self._client: Any = {"api_key": inbox.key, "base_url": base_url, "max_retries": 0, "timeout": None}
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
+        # An instance with a coroutine __call__ is a coroutine agent too.
         if inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__):
             self._coroutine = asyncio.run_coroutine_threadsafe(self._run_coroutine(), _loop())
         else:
@@ -76,6 +77,7 @@ class RunningAgent:
         if self._coroutine is not None:
             self._coroutine.cancel()
         elif self._process is not None:
+            # The whole group: a shell may have started others.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -87,6 +89,7 @@ class RunningAgent:
             http = openai.DefaultAsyncHttpxClient(**_PLAIN)
             async with openai.AsyncOpenAI(**self._client, http_client=http) as client:
                 self._inbox.put_end(Ended(result=await agent(self._task, client)))
+        # The episode is over; nobody waits for an end of this agent.
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # an agent that exits ends its own episode
@@ -119,6 +122,7 @@ class RunningAgent:
         )
         out, err = self._process.communicate(json.dumps(self._task, default=str).encode())
         if self._process.returncode:
+            # The last line of a traceback names the error.
             last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
             raise RuntimeError(f"the command ended with code {self._process.returncode}: {' '.join(last)[:500]}")
         text = out[:_OUTPUT].decode("utf-8", "replace").strip()
@@ -182,9 +186,11 @@ class AgentEnvironment:
         """Answer the call that waits, and wait for the next one or for the end."""
         if self._call is None or self._inbox is None:
             raise AgentFault("expected reset before this step: no call waits for an answer")
+        # Policies give whole actions; people who step by hand give texts or messages.
         if isinstance(action, Message):
             action = Action(text=action.content, message=action)
         action = Action(text=action) if isinstance(action, str) else action
+        # From here on nothing waits: a second step without a new call is a fault.
         call, self._call = self._call, None
         answer = _answer(action, call, self._turns)
         if not action.at_stop:  # else the agent's text lacks what the policy said
@@ -226,6 +232,7 @@ class AgentEnvironment:
                 raise AgentFault(event.fault)
             self._result = _plain(event.result)
             return Observation(text="", terminated=True)
+        # Looked at before a call is shown, so that the policy never answers beyond the limit.
         self._limit = self._exceeded()
         if self._limit is not None:
             await self._cut(
@@ -259,13 +266,16 @@ class AgentEnvironment:
     def _observation(self, call: PendingCall) -> Observation:
         """The call as an observation: what is new, if it goes on with the call before, else the whole conversation."""
         messages = call.messages
+        # The first call says what the episode is about; others may have prompts of their own.
         if self._turns == 0:
             self.system_prompt = messages[0].content if messages[0].role == "system" else ""
             self.tools = call.asked.tools
         turn, shared = self._parent(call)
+        # Only what follows the last answer extends its tokens; all else is sent as a whole conversation.
         goes_on = turn is not None and turn == self._turns - 1
         if goes_on and all(message.role != "assistant" for message in messages[shared:]):
             return _observed(messages[shared:], call.asked)
+        # The rollout adds the system prompt itself.
         if messages[0].role == "system" and messages[0].content == self.system_prompt:
             messages, shared = messages[1:], max(0, shared - 1)
         asked = replace(call.asked, after=turn, known=shared)

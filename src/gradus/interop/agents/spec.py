@@ -100,6 +100,7 @@ def is_agent(value: object) -> bool:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):
         return False
+    # Options behind them may have defaults; two must be given.
     positional = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     return sum(parameter.default is parameter.empty for parameter in positional) == 2
 
@@ -144,6 +145,7 @@ def _named(name: str, agent: Any, tasks: Any, options: Json, rewards: Sequence[A
 def _rows_of(data: Any, name: str) -> EnvironmentSpec:
     """The tasks of rows. A row without a question is told apart by all that it holds."""
     rows = list_rows(data)
+    # Rows are told apart by their question, so one is made of all that they hold.
     if not any(column in rows[0] for column in QUESTIONS):
         rows = [{"question": json.dumps(row, default=str), **row} for row in rows]
     return one_turn(rows, judge=lambda row, text: 0.0, name=name)
@@ -162,6 +164,7 @@ def _tasks_of(base: EnvironmentSpec) -> Rows:
         columns = {"answer": item.answer, **item.columns}
         task = {"question": item.question}
         for name, value in item.columns.items():
+            # The gold answer may stand in a second column under another name.
             is_answer = name == "answer" or (item.answer and value == item.answer)
             if not is_answer:
                 task[name] = value
@@ -183,6 +186,7 @@ def _language(base: EnvironmentSpec) -> Language:
 
 def _grader(rewards: Sequence[Any]) -> Grader:
     """Makes the grader of reward functions; a grader alone is taken as it is, with terms by call."""
+    # Functions give one number for the episode; a grader may pay each call by itself.
     if len(rewards) == 1 and isinstance(rewards[0], Grader):
         return rewards[0]
     pairs = weighted(rewards)

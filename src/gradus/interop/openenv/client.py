@@ -64,6 +64,7 @@ def observation_data(
     clash = sorted(observation.data.keys() & FIELDS)
     if clash:
         raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
+    # Fields that an observation lacks come with a reset alone.
     fields = {name: getattr(observation, name, None) for name in FIELDS}
     fields |= {"system_prompt": system_prompt, "tools": list(tools), **observation.data}
     done = observation.terminated or observation.truncated
@@ -140,6 +141,7 @@ def _describe(address: str) -> Server:
 
 def _text_field(action: Json) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
+    # Servers of Gradus take typed fields or a text; a policy writes text.
     if any("text" in _properties(choice) for choice in [action, *action.get("anyOf", ())]):
         return "text"
     texts = [name for name, kind in _properties(action).items() if kind.get("type") == "string"]
@@ -177,6 +179,7 @@ class OpenEnvClient:
         observation, fields = self._observe({"type": "reset", "data": options})
         prompt = fields.get("system_prompt")
         self.system_prompt = prompt if isinstance(prompt, str) else _described(self._server)
+        # Nothing else on this wire could tell a model of tools.
         if fields.get("tools"):
             self.system_prompt += f"\n{_CALLS}{dumps(fields['tools'])}"
         return observation
@@ -211,6 +214,7 @@ class OpenEnvClient:
         try:
             data = self._ask(message, "observation")
         except WireError as error:
+            # The model's own mistake, from which it may learn; everything else is a fault of the server.
             if message["type"] == "step" and error.code == "VALIDATION_ERROR":
                 text = f"The action was refused: {error.message}"
                 return Observation(text=text, action_valid=False, action_error=error.message), {}
@@ -241,6 +245,7 @@ class OpenEnvClient:
         return data
 
     def _connect(self) -> ClientConnection:
+        # A proxy of the environment would be asked for this machine's own address.
         extra: dict[str, Any] = {"proxy": None} if is_loopback(self._server.socket) else {}
         try:
             opening = _dial(self._server.socket, open_timeout=10, compression=None, max_size=_MAX_MESSAGE, **extra)
@@ -255,6 +260,7 @@ def _observation(fields: Json, answer: Json) -> Observation:
     text = fields.get("text")
     data = {name: value for name, value in fields.items() if name not in FIELDS}
     truncated = bool(fields.get("truncated"))
+    # Servers of others say done alone, which then means terminated.
     done = bool(answer.get("done")) and not truncated
     return Observation(
         text=text if isinstance(text, str) else dumps(data),

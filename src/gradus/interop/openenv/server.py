@@ -94,6 +94,7 @@ def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) 
 
 async def _serve(socket: WebSocket, session: EnvironmentSession, *, threads: bool) -> None:
     """Answer one client until it leaves. ``threads``: an environment that waits or computes long leaves the event loop."""
+    # Texts and bytes are both taken; a client that sends neither gets an error and no silence.
     while (message := await socket.receive())["type"] != "websocket.disconnect":
         raw = message.get("text") or message.get("bytes") or ""
         reply = await anyio.to_thread.run_sync(session.handle, raw) if threads else session.handle(raw)
@@ -192,6 +193,7 @@ class EnvironmentSession:
         """
         options = dict(data)
         seed, episode_id = options.pop("seed", None), options.pop("episode_id", None)
+        # bool is an int in Python, and true is not a seed.
         if seed is not None and (type(seed) is not int or seed < 0):
             raise WireError("VALIDATION_ERROR", f"seed must be a non-negative integer or null, got {seed!r}")
         if not isinstance(episode_id, str | None):
@@ -216,6 +218,7 @@ class EnvironmentSession:
         """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
         former, self._environment = self._environment, None
         self._open = False
+        # Taken before the environment is made, as that may be what fills the machine.
         if former is None:
             self._places.take()
         try:
@@ -240,9 +243,11 @@ class EnvironmentSession:
         result = environment.step(text) if isinstance(text, str) else self._typed(environment, action)
         observation = received(result, "step", plain_data=getattr(environment, "plain_data", False))
         self._steps.append((text if isinstance(text, str) else dumps(dict(action)), observation))
+        # A limit of rollouts alone would let a client play on for ever.
         if not observation.terminated and len(self._steps) >= self._spec.max_turns:
             observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
+        # Environments that pay by step have paid; the others are graded now, while their outcome is there.
         rewarded = any(after.reward is not None for _, after in self._steps)
         if not self._open and not rewarded:
             observation = replace(observation, reward=self._graded(environment))

@@ -53,6 +53,7 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
             f"`gradus serve-env {name}` serves any environment where it is installed"
         )
     source = Path(place).expanduser()
+    # Path("") is this folder, which always exists.
     travels = place != "" and source.exists()
     module = _module_name(f"{head} {source.stem if travels else place}")
     loaded = json.dumps(name)
@@ -68,6 +69,7 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
         "version": __version__,
     }
     contents = _texts(values) | (_data(source, f"{module}/data") if travels else {})
+    # Before anything is written: a file with a key should not lie around in a second place.
     refuse_secrets(contents.items(), doing="packaged")
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,7 @@ def answer_of(
 
     ``cut``: the text has no end. ``call_id``: gives the id of a call at its place, if the model wrote none.
     """
+    # A call that cannot be read is shown as text: a client could not carry it out.
     readable = message is not None and not any(call.fault for call in message.calls)
     if message is None or not message.calls or not readable:
         plain = Message(role="assistant", content=text)
@@ -108,6 +109,7 @@ async def chat_events(head: Json, request: ChatRequest, choices: Sequence[Choice
                 if isinstance(part, ChatAnswer):
                     answers.append(part)
                     finish, delta = part.finish, _content(part.message)
+                    # What was sent in pieces is not sent again.
                     delta["content"] = part.message.content[sent:]
                 else:
                     sent += len(part)

@@ -119,6 +119,7 @@ class _LocalBackend:
         self._created, self._numbers = int(time.time()), itertools.count()
 
     def admit(self, key: str) -> None:
+        # In constant time, so that a wrong token tells nothing about the right one.
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
             raise ApiError("this server wants its token, as in Authorization: Bearer TOKEN", status=401)
 
@@ -159,6 +160,7 @@ class _LocalBackend:
 
     def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> dict[str, Any]:
         """A choice of ``text_completion``, with the ids and log-probs if they are asked for."""
+        # vLLM's names, because trainers that sample at vLLM read them.
         reply, spell = choice.text, self._loaded.tokenizer.decode
         logprobs = {
             "tokens": [spell([token.id]) for token in reply.tokens],
@@ -190,6 +192,7 @@ class _LocalBackend:
         if not ids:
             raise ApiError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
         vocabulary = self._loaded.model.get_input_embeddings().weight.shape[0]
+        # An id beyond the table of embeddings would raise in the model, for all rows of the batch.
         if not all(0 <= token < vocabulary for token in ids):
             raise ApiError(f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value")
         return ids
@@ -221,6 +224,7 @@ def _sampling(request: RequestBody, default: SamplingConfig) -> SamplingConfig:
     temperature = request.temperature
     if temperature is None:
         temperature = 0.0 if default.greedy else default.temperature
+    # Greedy rows leave top_k and top_p out, so that they are drawn together.
     if temperature < _SMALLEST_TEMPERATURE:
         return SamplingConfig(greedy=True)
     top_k = default.top_k if request.top_k is None else max(request.top_k, 0)
@@ -238,6 +242,7 @@ def _reload_route(loaded: LoadedModel, below: Path) -> Handler:
 
     vLLM has this route in development mode. Folders outside ``below`` are refused, links that lead out of it as well.
     """
+    # Resolved once: the folder itself may be a link.
     root = below.resolve()
 
     async def collective_rpc(http: Request) -> Response:

@@ -127,6 +127,7 @@ class ContinuousBatch:
 
     def _admit(self) -> bool:
         """Take in waiting requests; wait for one if nothing is under way. False when the batch was closed."""
+        # Rows of clients that left cost a row of the batch until here.
         self._active = [row for row in self._active if not row.cancelled]
         while len(self._active) < self.rows:
             if not self._active:
@@ -144,6 +145,7 @@ class ContinuousBatch:
     def _sample(self) -> None:
         """Sample a few tokens for each active row, and drop the rows that are done."""
         self._find_places()
+        # A decoder draws with one setting, so rows are sampled by setting.
         by_settings: dict[SamplingConfig, list[Generation]] = {}
         for row in self._active:
             by_settings.setdefault(row.sampling, []).append(row)
@@ -162,6 +164,7 @@ class ContinuousBatch:
             self._decoder = self._policy.decoder(self._places)
             for row in self._active:
                 row.place, row.read = -1, 0
+        # A row keeps its place: its keys and values lie there.
         free = set(range(self._places)) - {row.place for row in self._active}
         for row in self._active:
             if row.place < 0:
@@ -170,6 +173,7 @@ class ContinuousBatch:
     def _prompt(self, row: Generation) -> Prompt:
         ids = [*row.prompt, *row.ids]
         budget = min(self._tokens, row.budget - len(row.ids))
+        # As many as may be drawn, so that a row's randomness does not depend on the others.
         uniforms = row.uniforms.random(self._tokens)
         return Prompt(row=row.place, past=row.read, new=tuple(ids[row.read :]), uniforms=uniforms, budget=budget)
 
@@ -177,6 +181,7 @@ class ContinuousBatch:
         """Tell the asker of new tokens; true if the last was among them."""
         for token, logprob in zip(answer.ids, answer.logprobs, strict=True):
             row.ids.append(token)
+            # Weights that overflow would otherwise look like an answer.
             if not math.isfinite(logprob):
                 row.tell(PolicyError("the model's logits are not finite, so nothing can be drawn; serve other weights"))
                 return True

@@ -102,6 +102,7 @@ class CompletionRequest(RequestBody):
 
 def parse_chat(body: Json, overruled: Collection[str]) -> ChatRequest:
     """The request for a chat. ``overruled``: parameters that the server decides whatever a client says, which it is told once."""
+    # The body without what the run decides.
     ours: dict[str, Any] = {}
     for name, value in body.items():
         if name not in overruled or value in (None, *_NO_CHOICE.get(name, ())):
@@ -121,6 +122,7 @@ def parse_body(kind: type[T], body: Json) -> T:
     """The request, or an ApiError that names the parameter."""
     request = validated(kind, body)
     for name, value in (request.model_extra or {}).items():
+        # Refused by name: a parameter that is dropped in silence gives answers that nobody asked for.
         if value and name not in _IGNORED and value != _NEUTRAL.get(name):
             raise ApiError(
                 f"the parameter {name} is not supported by this server; leave it out",
@@ -196,6 +198,7 @@ def read_messages(messages: Sequence[Json]) -> list[Message]:
     chat = validated(list[_ChatMessage], messages, "messages")
     if chat[-1].role not in ("user", "tool"):
         raise ApiError("messages: the last message must be the user's or a tool's", param="messages")
+    # Results carry the id of their call alone, and templates want the name.
     names = {call.id: call.name for message in chat for call in message.calls}
     return [_message(message, names) for message in chat]
 
@@ -207,6 +210,7 @@ def _message(message: _ChatMessage, names: Mapping[str, str]) -> Message:
         if call_id not in names:
             raise ApiError(f"messages: no call has the id {call_id!r} that a tool's message answers", param="messages")
         return Message(role="tool", content=message.text, call_id=call_id, name=names[call_id])
+    # Clients send null content beside calls, and nowhere else.
     if message.content is None and not message.tool_calls:
         raise ApiError(f"messages: a message of the {message.role} has no content", param="messages")
     role = "system" if message.role == "developer" else message.role

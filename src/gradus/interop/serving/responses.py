@@ -64,6 +64,7 @@ def chat_body(body: Json) -> Json:
     messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
     for item in items:
         _add(messages, item)
+    # What both dialects share is checked as in a chat, by its name.
     shared = {name: value for name, value in (request.model_extra or {}).items() if name not in _WITHOUT_EFFECT}
     return {
         **shared,
@@ -81,6 +82,7 @@ def _add(messages: list[dict[str, Any]], item: _Item) -> None:
     elif item.type == "function_call_output":
         messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
     elif item.type == "function_call":
+        # Calls come as items of their own; in a chat they belong to an answer.
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
         function = {"name": item.name, "arguments": item.arguments}

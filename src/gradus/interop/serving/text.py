@@ -33,6 +33,7 @@ def conversation_ids(loaded: LoadedModel, messages: Sequence[Json], tools: Tools
     Raises ApiError for what cannot be read or rendered.
     """
     chat = read_messages(messages)
+    # Tools stand in the prompt too.
     check_length(loaded, [json.dumps(tools), *(message.content for message in chat)], "messages")
     try:
         return list(prompt_ids(_renderer(loaded, tools, chat), loaded.settings.system_prompt, chat))
@@ -85,6 +86,7 @@ class ReplyText:
         self.tokens.append(token)
         piece = self._running.add(token.id) if token.finish is None else ""
         self._spelled += piece
+        # The running text leaves out what may still change, so all tokens are decoded at an end.
         if token.finish is not None or any(stop in self._spelled for stop in self._stops):
             text = self._up_to_stop(token)
             if self.finish:
@@ -104,6 +106,7 @@ class ReplyText:
     def _up_to_stop(self, last: Sampled) -> str:
         """The text as all tokens together spell it, up to a stop string; sets ``finish`` if this is its end."""
         text = self._decode(self.ids[:-1] if last.finish == "stop" else self.ids)
+        # The first of several stop strings counts.
         places = [text.find(stop, self._begin) for stop in self._stops]
         end = min((place for place in places if place >= 0), default=None)
         self.finish = "stop" if end is not None else last.finish or ""

@@ -115,6 +115,7 @@ def _vocabulary(spec: EnvironmentSpec) -> Vocabulary:
     """The words of some random games, rules included."""
     tasks = [spec.train_task(index) for index in range(_EXAMPLES)]
     episodes = roll_out(spec, spec.policy("random"), tasks, key=("vocabulary",)).episodes
+    # What is seen and what is answered are the words that a model needs.
     turns = [turn for episode in episodes for turn in episode.turns]
     items = [Item(question=turn.observation, answer=turn.action) for turn in turns]
     return text_vocabulary(items, [episodes[0].system_prompt, turns[0].observation])
@@ -196,6 +197,7 @@ class ClassEnvironment:
             return action, None
         if action.strip() in self._actions:
             return self._actions[action.strip()], None
+        # Sorted, so that the random action does not depend on how the class lists them.
         names = sorted(self._actions)
         return self._actions[names[self._rng.randrange(len(names))]], f"expected one of {self._listed()}"
 
@@ -204,6 +206,7 @@ class ClassEnvironment:
             return result
         if isinstance(result, tuple):
             pair = cast(tuple[Any, ...], result)
+            # Gymnasium's reset gives an info; a pair of anything else is an observation.
             if len(pair) == 2 and isinstance(pair[1], Mapping):  # an info
                 result = pair[0]
         return Observation(text=self._text(result))

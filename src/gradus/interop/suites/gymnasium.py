@@ -108,6 +108,7 @@ class GymnasiumText(ClassEnvironment):
         return self.inner.reset(seed=seed, options=dict(options) or None)
 
     def _understood(self, action: str) -> tuple[int, str | None]:
+        # The last number counts: models reason before they answer.
         numbers: list[str] = _NUMBERS.findall(action[-_ANSWER:])
         if numbers and numbers[-1].isdecimal() and int(numbers[-1]) < self.actions:
             return self._lowest + int(numbers[-1]), None
@@ -117,6 +118,7 @@ class GymnasiumText(ClassEnvironment):
         if self.inner.render_mode != "ansi":
             return as_text(observation)
         drawing = str(self.inner.render())
+        # One color marks a single thing; several must be told apart.
         self._colored = len(set(_COLORS.findall(drawing)).difference(_ENDS)) > 1
         return _COLORS.sub(lambda code: self._mark(code[1]), drawing).strip()
 

@@ -96,6 +96,7 @@ class ReasoningGymTasks:
         could not be told from silence."""
         start = _FIRST[split] + (seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed)
         low, high = _SHARES[split]
+        # Steps stay in one block, whose items the worker makes together.
         for attempt in range(_BLOCK):
             number = start - start % _BLOCK + (start + attempt * _STEP) % _BLOCK
             item = self._numbered(number)

@@ -60,6 +60,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         rows = worker.call("describe", **module)
     except WorkerError as error:
         raise ConfigError(f"verifiers:{argument} cannot be loaded: {error}") from error
+    # Most tasksets have one system prompt for all; a row with another keeps its own.
     system = next((row["system"] for row in rows if row["system"]), "")
     items = [_item(row, index) for index, row in enumerate(rows)]
     tasks = split_items(f"verifiers:{argument}", items, None, system_prompt=system)
