@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from rich.table import Table
@@ -20,7 +20,7 @@ from gradus.auditing.records import (
     Point,
 )
 from gradus.auditing.text.rates import quoted
-from gradus.core.documents import SCHEMA
+from gradus.core.documents import SCHEMA, AuditRecord
 from gradus.core.findings import Status, worst
 from gradus.core.printing import beginning
 from gradus.stats import format_interval
@@ -134,9 +134,9 @@ class AuditResult:
             return f"these {self.most} are all tasks there are, more rows would tell more"
         return "the evidence says what would tell"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> AuditRecord:
         """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""
-        return plain(
+        document = plain(
             {
                 "schema": SCHEMA,
                 **{name: getattr(self, name) for name in _FIELDS},
@@ -144,6 +144,7 @@ class AuditResult:
                 "hack": self.hack.to_json() if self.hack else None,
             }
         )
+        return cast(AuditRecord, document)
 
 
 _FIELDS = (

@@ -29,6 +29,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.printing import verbose
 
 if TYPE_CHECKING:
+    from gradus.core.documents import Results
     from gradus.evidence.evaluation import Evaluation
 
 # What makes an evaluation the one that it is.
@@ -103,7 +104,7 @@ def _after_evaluate(
         note(f"episodes: {result.save(out)}")
     if report is not None:
         note(f"report: {result.report(report)}")
-    if all(each.reward is None or each.reward.value is None for each in result.episodes):
+    if all(episode.reward is None or episode.reward.value is None for episode in result.episodes):
         from gradus.evidence.evaluation import first_failure
 
         note("every episode failed or could not be graded; the first says why: " + first_failure(result.episodes))
@@ -145,21 +146,17 @@ def evaluate(
     from gradus.runs.recipe.promises import parse_pair
     from gradus.runs.stages.evaluation import evaluate_policies
 
-    chosen = _named(policies, against)
+    names = _by_label(policies, against)
     graders = as_list(graders) if graders else None
     require_rewards_used(rewards, graders or ())
     spec = load_environment(env, rewards=rewards)
-    made = _made(chosen, spec, temperature=temperature, max_new_tokens=max_new_tokens)
-    if conditions:
-        conditions = as_list(conditions)
-        first = [next(iter(spec.conditions))]
-        conditions = None if conditions == ["all"] else first if conditions == ["first"] else conditions
+    evaluated = _policies_of(names, spec, temperature=temperature, max_new_tokens=max_new_tokens)
     if pairs:
-        pairs = [parse_pair(each, list(made)) if isinstance(each, str) else each for each in as_list(pairs)]
+        pairs = [parse_pair(pair, list(evaluated)) if isinstance(pair, str) else pair for pair in as_list(pairs)]
     result = evaluate_policies(
         spec,
-        made,
-        conditions=conditions or None,
+        evaluated,
+        conditions=_conditions(spec, conditions),
         graders=graders,
         episodes=episodes,
         seed=seed,
@@ -172,42 +169,48 @@ def evaluate(
     return Scores(spec, result)
 
 
-def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
+def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[str] | None:
+    """The conditions of an evaluation; None for all."""
+    words = as_list(names or ["all"])
+    if words == ["first"]:
+        return [next(iter(spec.conditions))]
+    return None if words == ["all"] else words
+
+
+def _policies_of(names: Mapping[str, Any], spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.policies.local.shelf import ModelShelf
     from gradus.runs.policies import make_policy, scripted_names
 
-    named = _named(
-        *(
-            scripted_names(spec) if isinstance(each, str) and each == "all" else {name: each}
-            for name, each in chosen.items()
-        )
-    )
+    parts = [scripted_names(spec) if policy == "all" else {name: policy} for name, policy in names.items()]
     shelf = ModelShelf()
-    made: dict[str, Policy] = {}
-    for name, each in named.items():
-        if not isinstance(each, str | Path | Run):
-            made[name] = each
-        else:
-            made[name] = make_policy(spec, os.fspath(each), shelf=shelf, **sampling)
-    return made
+    policies: dict[str, Policy] = {}
+    for name, policy in _by_label(*parts).items():
+        if isinstance(policy, str | Path | Run):
+            policy = make_policy(spec, os.fspath(policy), shelf=shelf, **sampling)
+        policies[name] = policy
+    return policies
 
 
-def _named(*given: Any) -> dict[str, Any]:
-    """Name -> policy, of all that was given. What is given twice counts once; raises ConfigError if two policies have one name."""
-    named: dict[str, Any] = {}
-    for name, policy in (each for policies in given for each in _labeled(policies)):
-        if name in named and named[name] != policy:
-            raise ConfigError(f"two policies are called {name!r}; give each a name of its own, as {{'name': policy}}")
-        named[name] = policy
-    return named
+def _by_label(*parts: Any) -> dict[str, Any]:
+    """Name -> policy. What stands twice counts once; raises ConfigError if two policies have one name."""
+    policies: dict[str, Any] = {}
+    for part in parts:
+        for name, policy in _labeled(part):
+            if name in policies and policies[name] != policy:
+                raise ConfigError(
+                    f"two policies are called {name!r}; give each a name of its own, as {{'name': policy}}"
+                )
+            policies[name] = policy
+    return policies
 
 
 def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
         return list(cast(Mapping[str, Any], policies).items())
-    single = not isinstance(policies, Iterable) or isinstance(policies, str) or hasattr(policies, "start")
-    return [(_label(each), each) for each in ([policies] if single else cast(Iterable[Any], policies))]
+    is_one = isinstance(policies, str) or hasattr(policies, "start") or not isinstance(policies, Iterable)
+    several = [policies] if is_one else cast(Iterable[Any], policies)
+    return [(_label(policy), policy) for policy in several]
 
 
 def _label(policy: Any) -> str:
@@ -220,7 +223,7 @@ def _label(policy: Any) -> str:
 class Comparison(Shown):
     """Runs on the tasks that all were evaluated on: each minus those before it. ``settings``: key -> name -> value, where they differ."""
 
-    document: Mapping[str, Any]
+    document: Results
     runs: Mapping[str, Path]
     settings: Mapping[str, Mapping[str, str]]
 
@@ -230,10 +233,9 @@ class Comparison(Shown):
 
         from gradus.evidence.reports import show_results
 
-        lines = [
-            f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}"
-            for key, values in self.settings.items()
-        ]
+        lines: list[str] = []
+        for key, values in self.settings.items():
+            lines.append(f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}")
         return [
             show_results(self.document, every=verbose()),
             "",
@@ -242,7 +244,7 @@ class Comparison(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """The document, in the form of results.json, with the settings."""
-        return {**self.document, "settings": {key: dict(each) for key, each in self.settings.items()}}
+        return {**self.document, "settings": {key: dict(values) for key, values in self.settings.items()}}
 
 
 def _after_compare(result: Comparison) -> None:
@@ -267,6 +269,6 @@ def compare(
     """
     from gradus.runs.comparison import compare_runs, differing_settings, named_runs
 
-    named = named_runs([str(each.folder) if isinstance(each, Run) else str(each) for each in runs])
-    settings = {key: dict(zip(named, values, strict=True)) for key, values in differing_settings(named)}
-    return Comparison(dict(compare_runs(named, policy=policy)), named, settings)
+    folders = named_runs([str(run.folder) if isinstance(run, Run) else str(run) for run in runs])
+    settings = {key: dict(zip(folders, values, strict=True)) for key, values in differing_settings(folders)}
+    return Comparison(compare_runs(folders, policy=policy), folders, settings)

@@ -97,8 +97,9 @@ def roll_out(
     spec = load_environment(environment)
     if tasks is None:
         tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
-    chosen = make_policy(spec, os.fspath(policy)) if isinstance(policy, str | os.PathLike) else policy
-    return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
+    if isinstance(policy, str | os.PathLike):
+        policy = make_policy(spec, os.fspath(policy))
+    return roll(spec, policy, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 
 class EnvironmentFacts(Shown, dict[str, Any]):
@@ -149,18 +150,18 @@ def envs(
     from gradus.interop.suites.naming import list_suite
 
     if name is None:
-        return Listing({"name": each, "summary": environments.summary(each)} for each in environments.names())
+        return Listing({"name": word, "summary": environments.summary(word)} for word in environments.names())
     if isinstance(name, str) and name.endswith(":"):
-        return Listing({"name": name + each, "summary": text} for each, text in list_suite(name[:-1]).items())
+        return Listing({"name": name + word, "summary": text} for word, text in list_suite(name[:-1]).items())
     spec = load_environment(name)
     return EnvironmentFacts(
         name=spec.name,
         summary=spec.summary,
         true_reward=spec.true_reward_name,
         turns=spec.max_turns,
-        graders={each.name: each.summary for each in spec.graders.values()},
+        graders={grader.name: grader.summary for grader in spec.graders.values()},
         default_grader=spec.default_grader,
-        conditions={each.name: f"{len(each.seeds)} seeds; {each.summary}" for each in spec.conditions.values()},
+        conditions={name: f"{len(one.seeds)} seeds; {one.summary}" for name, one in spec.conditions.items()},
         policies=[*spec.policies, "remote:MODEL", "a model folder or a run folder"],
         teacher=spec.teacher,
     )
@@ -186,8 +187,8 @@ def play(
 
     spec = load_environment(environment)
     options = spec.tasks(next(iter(spec.conditions)), 1)[0].options
-    chosen = date.today().toordinal() if seed is None else seed
-    task = Task(environment=spec.name, seed=chosen, condition="play", options=options)
+    task_seed = date.today().toordinal() if seed is None else seed
+    task = Task(environment=spec.name, seed=task_seed, condition="play", options=options)
     console = Terminal(highlight=False)
     episode = roll_out(spec, _person(console), [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")
@@ -198,9 +199,9 @@ def play(
         )
     if (true_reward := episode.metrics.get("true_reward")) is not None:
         console.print(Text.assemble(f"{spec.true_reward_name}: ", (format_signed(true_reward, 2), "bold")))
-    given = environment if isinstance(environment, str) else spec.name
-    others = ",".join(list(spec.policies)[:3]) or "MODEL"  # one's own environment may have no policy
-    console.print(f"compare: gradus eval {shlex.quote(given)} --policy {others}")
+    word = environment if isinstance(environment, str) else spec.name
+    policies = ",".join(list(spec.policies)[:3]) or "MODEL"  # one's own environment may have no policy
+    console.print(f"compare: gradus eval {shlex.quote(word)} --policy {policies}")
     return episode
 
 
@@ -208,23 +209,23 @@ def _person(console: Any) -> Policy:
     """A policy whose answers a person types in the terminal; it is told the rules first."""
     from gradus.policies.scripted import FunctionPolicy
 
-    def answer(seen: Observation, script: Any) -> str:
+    def answer(observation: Observation, script: Any) -> str:
         if not script.memory:
-            script.memory["told"] = True
+            script.memory["rules"] = True
             console.rule("the rules")
             console.print(script.start.system_prompt)
             console.print("Ctrl-C ends it.", style="dim")
             console.rule()
-        if seen.action_error:
-            console.print(f"not understood: {seen.action_error}", style="yellow")
-        console.print(seen.text, style="bold")
-        said = ""
-        while not said:
+        if observation.action_error:
+            console.print(f"not understood: {observation.action_error}", style="yellow")
+        console.print(observation.text, style="bold")
+        text = ""
+        while not text:
             try:
-                said = console.input("> ").strip()
+                text = console.input("> ").strip()
             except EOFError as error:
                 raise KeyboardInterrupt from error
-        return said
+        return text
 
     return FunctionPolicy("you", answer)
 

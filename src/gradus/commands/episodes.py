@@ -43,7 +43,7 @@ class StoredEpisodes(Shown):
         """The one episode that was asked for, or each by its name."""
         from gradus.rollouts import encode
 
-        records = {name: encode(each) for name, each in self.episodes.items()}
+        records = {name: encode(episode) for name, episode in self.episodes.items()}
         return records.get("", records)
 
     def tables(self) -> Sequence[Any]:
@@ -55,9 +55,9 @@ class StoredEpisodes(Shown):
         if self.compared:
             return [show_differences(list(self.episodes.values()))]
         parts: list[Any] = []
-        for name, each in self.episodes.items():
+        for name, episode in self.episodes.items():
             parts += [Rule(f"{name} of {self.path.name}", align="left")] if name else []
-            parts.append(show_episode(each, self._view(each)))
+            parts.append(show_episode(episode, self._view(episode)))
         return parts
 
     def _view(self, episode: Episode) -> Any:
@@ -100,16 +100,16 @@ def show(
     tell_problems(stored, path if path == file else path.parent)
     if compared:
         members = members_of(stored.episodes, pick_episode(stored.episodes, episode, path))
-        named = {f"member {each.member}": each for each in members}
-        return StoredEpisodes(path, named, len(stored.episodes), compared=True)
-    chosen = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
+        by_member = {f"member {episode.member}": episode for episode in members}
+        return StoredEpisodes(path, by_member, len(stored.episodes), compared=True)
+    episodes = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
     try:
         view = environment_of(stored, environment).presentation.view
     except GradusError:  # its data may not be on this machine; the transcript still is
         if environment is not None:
             raise
         view = None
-    return StoredEpisodes(path, chosen, len(stored.episodes), view)
+    return StoredEpisodes(path, episodes, len(stored.episodes), view)
 
 
 def tell_problems(stored: EpisodeFile, path: Path) -> None:
@@ -121,10 +121,10 @@ def tell_problems(stored: EpisodeFile, path: Path) -> None:
         go_around(problem, "the rest is used")
 
 
-def environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
+def environment_of(stored: EpisodeFile, environment: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
     """Returns the environment that was named, or the registered one that the file names."""
-    if given is not None:
-        return load_environment(given)
+    if environment is not None:
+        return load_environment(environment)
     try:
         return environments.load_stored(stored.environment)
     except ConfigError as error:
@@ -158,12 +158,17 @@ def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
     """
     if not episodes:
         raise ConfigError("the file holds no whole episode; nothing can be shown")
-    graded = [each for each in episodes if each.reward is not None and each.reward.value is not None]
-    chosen = [("best", max(graded, key=_reward)), ("worst", min(graded, key=_reward))] if graded else []
-    chosen.append(("random", episodes[child_rng(0, "show").randrange(len(episodes))]))
-    chosen += [("invalid", each) for each in episodes if any(not turn.valid for turn in each.turns)][:1]
-    once = {id(each): each for _, each in chosen}
-    return {", ".join(name for name, each in chosen if each is kept): kept for kept in once.values()}
+    graded = [episode for episode in episodes if episode.reward is not None and episode.reward.value is not None]
+    picks = {"best": max(graded, key=_reward), "worst": min(graded, key=_reward)} if graded else {}
+    picks["random"] = episodes[child_rng(0, "show").randrange(len(episodes))]
+    for episode in episodes:
+        if any(not turn.valid for turn in episode.turns):
+            picks["invalid"] = episode
+            break
+    names: dict[int, list[str]] = {}
+    for name, episode in picks.items():
+        names.setdefault(id(episode), []).append(name)
+    return {", ".join(names[id(episode)]): episode for episode in picks.values()}
 
 
 def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episode:
@@ -190,19 +195,25 @@ class Regraded(Shown):
     @property
     def failed(self) -> int:
         """Number of episodes without a reward."""
-        return sum(each.reward is None or each.reward.value is None for each in self.episodes)
+        return sum(episode.reward is None or episode.reward.value is None for episode in self.episodes)
 
     def to_json(self) -> dict[str, Any]:
         """The means before and after, and of each component; None if no episode has the figure."""
         from gradus.stats import mean_of
 
-        components = {
-            name: mean_of(each.reward.components.get(name) for each in self.episodes if each.reward)
-            for name in self.spec.grader(self.grader).weights
+        before = [episode.reward for episode in self.before if episode.reward]
+        rewards = [episode.reward for episode in self.episodes if episode.reward]
+        components: dict[str, float | None] = {}
+        for name in self.spec.grader(self.grader).weights:
+            components[name] = mean_of(reward.components.get(name) for reward in rewards)
+        return {
+            "grader": self.grader,
+            "episodes": len(self.episodes),
+            "failed": self.failed,
+            "before": mean_of(reward.value for reward in before),
+            "reward": mean_of(reward.value for reward in rewards),
+            "components": components,
         }
-        means = [mean_of(each.reward.value for each in told if each.reward) for told in (self.before, self.episodes)]
-        count = {"episodes": len(self.episodes), "failed": self.failed}
-        return {"grader": self.grader, **count, "before": means[0], "reward": means[1], "components": components}
 
     def tables(self) -> Sequence[Any]:
         """The means, and a line if episodes have no reward."""
@@ -213,7 +224,7 @@ class Regraded(Shown):
         from gradus.stats import format_number
 
         summary = self.to_json()
-        stored = ", ".join(sorted({each.reward.grader for each in self.before if each.reward}))
+        stored = ", ".join(sorted({episode.reward.grader for episode in self.before if episode.reward}))
         table = Table(
             "reward under", "mean", title=Text(f"{len(self.episodes)} episodes of {self.spec.name}"), box=None
         )
@@ -265,6 +276,6 @@ def regrade(
     stored = read_episodes(Path(file))
     spec = environment_of(stored, environment)
     spec = with_rewards(spec, rewards) if rewards else spec
-    chosen = spec.grader(grader)
+    new = spec.grader(grader)
     tell_problems(stored, Path(file))
-    return Regraded(spec, chosen.name, stored.episodes, grade_episodes(spec, stored.episodes, chosen))
+    return Regraded(spec, new.name, stored.episodes, grade_episodes(spec, stored.episodes, new))

@@ -128,13 +128,13 @@ class Manifest:
 
         Raises ConfigError if there are any and redo is off.
         """
-        others = [name for name in self._stages if name not in stages]
-        if others and not self.redo:
+        absent = [name for name in self._stages if name not in stages]
+        if absent and not self.redo:
             raise ConfigError(
-                f"{self.folder} holds the stage {others[0]!r} of another recipe, which this one leaves out; choose another folder "
+                f"{self.folder} holds the stage {absent[0]!r} of another recipe, which this one leaves out; choose another folder "
                 "with --out, or remove it and what builds on it with --redo"
             )
-        for name in others:
+        for name in absent:
             if name in self._stages:  # what builds on a stage is forgotten with it
                 self._forget(name)
 

@@ -58,9 +58,9 @@ def require_policy(spec: EnvironmentSpec, name: str, *, also: Iterable[str] = ()
     elif is_code(name):
         policy_of(name)
     elif head != "remote" and head not in installed_policies() and find_model(name) is None and not is_hub_name(name):
-        own = ", ".join([*spec.policies, *installed_policies()]) or "no policy of its own (docs/own_environment.md)"
+        names = ", ".join([*spec.policies, *installed_policies()]) or "no policy of its own (docs/own_environment.md)"
         raise ConfigError(
-            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, (*also, *spec.policies))}: expected {own}, remote:MODEL, "
+            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, (*also, *spec.policies))}: expected {names}, remote:MODEL, "
             "FILE.py:NAME, a folder with a model, or a hub name (owner/name)"
             + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
         )
@@ -109,7 +109,7 @@ def make_policy(
     settings = {key: value for key, value in (remote or {}).items() if value is not None}
     if head == "remote":
         sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
-        return _remote(argument, {**settings, **{key: each for key, each in sampling.items() if each is not None}})
+        return _remote(argument, {**settings, **{key: value for key, value in sampling.items() if value is not None}})
     if settings:
         raise ConfigError(
             f"{', '.join(settings)} are settings of a teacher behind an API, got {name!r}; leave them out, or name remote:MODEL"
@@ -165,7 +165,7 @@ def installed_policies() -> dict[str, EntryPoint]:
 
     Each is a function of the text after the colon (or None) that returns a Policy.
     """
-    return {each.name: each for each in entry_points(group="gradus.policies")}
+    return {entry.name: entry for entry in entry_points(group="gradus.policies")}
 
 
 def existing_model(name: str) -> Path:

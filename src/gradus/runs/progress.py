@@ -40,10 +40,10 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
             if label is not None and label != current:
                 current = label
                 progress.reset(task, total=of, description=label)
-            shown = f"{current} · {note}" if note else current
-            progress.update(task, completed=done, total=of, description=shown)
+            description = f"{current} · {note}" if note else current
+            progress.update(task, completed=done, total=of, description=description)
             if lines:
-                lines.tell(current, shown, done, of)
+                lines.tell(current, description, done, of)
 
         yield advance
 
@@ -53,15 +53,15 @@ class _Lines:
 
     def __init__(self, unit: str) -> None:
         self._unit, self._title, self._first = unit, "", 0.0
-        self._said = self._since = time.monotonic()
+        self._last = self._since = time.monotonic()
 
-    def tell(self, title: str, shown: str, done: float, total: int) -> None:
+    def tell(self, title: str, description: str, done: float, total: int) -> None:
         now = time.monotonic()
         if title != self._title:
             self._title, self._since, self._first = title, now, done
-        if now - self._said < EVERY:
+        if now - self._last < EVERY:
             return
-        self._said = now
+        self._last = now
         rate = (done - self._first) / max(now - self._since, 1e-9)
-        left = f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}" if rate > 0 else ""
-        print(printable(f"{shown} {int(done)}/{total} {self._unit}{left}"), file=sys.stderr, flush=True)
+        remaining = f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}" if rate > 0 else ""
+        print(printable(f"{description} {int(done)}/{total} {self._unit}{remaining}"), file=sys.stderr, flush=True)

@@ -64,10 +64,10 @@ class BaseProbe:
     def step_seconds(self, config: GrpoConfig) -> float:
         """Seconds of a step of GRPO here; shorter limits make shorter episodes."""
         most = config.sampling.max_new_tokens
-        kept = sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
+        share = sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
         episodes = config.groups * config.group_size
         return (
-            episodes * kept * (self.rollout + config.epochs * self.train)
+            episodes * share * (self.rollout + config.epochs * self.train)
             + config.epochs * config.minibatches * self.update
         )
 
@@ -116,7 +116,7 @@ def probe_base(job: Job) -> BaseProbe:
             seconds += spent
             speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
-    train, update = _training_seconds(loaded, config, [each.episodes for each in groups[:part]], clock)
+    train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]], clock)
     episodes = [episode for group in groups for episode in group.episodes]
     return _figures(spec, episodes, config, rollout=seconds / len(episodes), train=train, update=update, speeds=speeds)
 
@@ -126,20 +126,20 @@ def _figures(
 ) -> BaseProbe:
     values = [episode.reward.value if episode.reward else None for episode in episodes]
     groups = [values[first : first + SAMPLES] for first in range(0, len(values), SAMPLES)]
-    known = [value for value in values if value is not None]
+    rewards = [value for value in values if value is not None]
     turns = [turn for episode in episodes for turn in episode.turns]
     paid = [
         max(map(_length, episode.turns))
         for episode, value in zip(episodes, values, strict=True)
-        if episode.turns and value is not None and value > min(known)
+        if episode.turns and value is not None and value > min(rewards)
     ]
     golds = [str(episode.outcome.get("answer") or "") for episode in episodes]
     stated = [
-        bool(gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", _said(episode), re.IGNORECASE))
+        bool(gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", _answers(episode), re.IGNORECASE))
         for gold, episode in zip(golds, episodes, strict=True)
     ]
-    shown = next((i for i, holds in enumerate(stated) if holds and not values[i]), 0)
-    example = episodes[shown]
+    place = next((i for i, holds in enumerate(stated) if holds and not values[i]), 0)
+    example = episodes[place]
     return BaseProbe(
         reward=mean_interval(values, clusters=[str(number // SAMPLES) for number in range(len(values))]),
         varied=mean_interval([float(len({*group} - {None}) > 1) for group in groups]),
@@ -148,14 +148,16 @@ def _figures(
         paid=max(paid, default=None),
         lengths=[_tokens(episode) for episode in episodes],
         stated=sum(stated) / len(stated),
-        example=(example.turns[0].observation if example.turns else "", _said(example), values[shown]),
-        error=next((each.reward.error for each in episodes if each.reward and each.reward.error), "no reward came"),
+        example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
+        error=next(
+            (episode.reward.error for episode in episodes if episode.reward and episode.reward.error), "no reward came"
+        ),
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
         **seconds,
     )
 
 
-def _said(episode: Episode) -> str:
+def _answers(episode: Episode) -> str:
     return "\n".join(turn.action for turn in episode.turns)
 
 
@@ -194,17 +196,19 @@ def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tupl
     if mean > 0 and probe.stated > _CUT:
         return why, "the questions are too easy for it: bring harder ones"
     if probe.stated >= _STATED and probe.asks_for_tags:
-        way = "judge the last sentence with --reward final_answer, or a reward of your own, and no tags are asked for"
-        return f"{why}, though {probe.stated:.0%} of them hold the gold answer: it does not write the tags", way
+        remedy = (
+            "judge the last sentence with --reward final_answer, or a reward of your own, and no tags are asked for"
+        )
+        return f"{why}, though {probe.stated:.0%} of them hold the gold answer: it does not write the tags", remedy
     if cut >= _CUT:
-        way = f"allow longer answers with --set grpo.sampling.max_new_tokens={2 * config.sampling.max_new_tokens}"
-        return f"{why}, and {cut:.0%} of them are cut", way
+        remedy = f"allow longer answers with --set grpo.sampling.max_new_tokens={2 * config.sampling.max_new_tokens}"
+        return f"{why}, and {cut:.0%} of them are cut", remedy
     if probe.stated >= _STATED:
-        way = "say in the question how to answer, or mend the reward (gradus rewards try)"
-        return f"{why}, though {probe.stated:.0%} of them hold the gold answer, as {probe.example[1][:60]!r}", way
+        remedy = "say in the question how to answer, or mend the reward (gradus rewards try)"
+        return f"{why}, though {probe.stated:.0%} of them hold the gold answer, as {probe.example[1][:60]!r}", remedy
     if spec.teacher is not None:
-        way = "warm-start it with --set teach.enabled=true, or bring easier questions"
-        return f"{why}, and {probe.stated:.0%} of them hold the gold answer", way
+        remedy = "warm-start it with --set teach.enabled=true, or bring easier questions"
+        return f"{why}, and {probe.stated:.0%} of them hold the gold answer", remedy
     return (
         why,
         "bring easier questions, or name a teacher with --set teach.policy=remote:MODEL --set teach.enabled=true",

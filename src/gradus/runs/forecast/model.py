@@ -55,8 +55,8 @@ def too_long(subject: Subject) -> Finding | None:
         return None
     named = subject.config.get_text_config(decoder=True).max_position_embeddings
     why = f", not {named}: beyond it the positions of all tokens change" if held < named else ""
-    way = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"
-    return failed(f"a sequence needs {needed} tokens, the model's context holds {held}{why}", way)
+    remedy = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"
+    return failed(f"a sequence needs {needed} tokens, the model's context holds {held}{why}", remedy)
 
 
 def context(subject: Subject) -> list[Finding]:
@@ -68,9 +68,9 @@ def context(subject: Subject) -> list[Finding]:
     if (wrong := too_long(subject)) is not None:
         return [wrong]
     if longest.answer > allowed:
-        way = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
+        remedy = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
         report = failed if subject.trained else warned
-        return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", way)]
+        return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", remedy)]
     return [passed(f"the longest sequence needs {longest.needed} of {held or 'any number of'} tokens")]
 
 
@@ -121,8 +121,8 @@ def changes_for_card(job: Job, memory: str, *, online: bool) -> list[str]:
 
 def memory(subject: Subject) -> list[Finding]:
     """The forecast of GRPO's memory, against what this machine or the card that was named has."""
-    config, given = subject.recipe.grpo, subject.circumstances.memory
-    hardware = this_machine() if given is None else card_of(given)
+    config, card = subject.recipe.grpo, subject.circumstances.memory
+    hardware = this_machine() if card is None else card_of(card)
     plan = make_plan(subject.shape, config, lengths_of(subject), hardware)
     check_fits(plan, config)  # raises, naming the setting to change
     line = f"{plan.peak / GIB:.2f} of {hardware.memory / GIB:.1f} GiB of {hardware.name}, most of it {max(plan.memory, key=lambda name: plan.memory[name])}"
@@ -133,7 +133,7 @@ def memory(subject: Subject) -> list[Finding]:
 
 def _for_sft(changed: Sequence[str]) -> list[str]:
     """Returns the changes that SFT needs as well: both stages hold one model in one memory, and train the same adapters."""
-    changes = dict(each.removeprefix("grpo.").split("=", 1) for each in changed)
+    changes = dict(change.removeprefix("grpo.").split("=", 1) for change in changed)
     both = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
     if "lora" in both:
         both["lr"] = str(by_size(None)["sft"]["lr"])  # that of adapters

@@ -29,8 +29,8 @@ def names(subject: Subject) -> list[Finding]:
         try:
             call()
         except GradusError as error:
-            message, _, way = str(error).partition("; ")
-            findings.append(failed(message, way or "correct the name in the recipe"))
+            message, _, remedy = str(error).partition("; ")
+            findings.append(failed(message, remedy or "correct the name in the recipe"))
     if findings:
         return findings
     section = subject.recipe.eval
@@ -84,7 +84,7 @@ def settings(subject: Subject) -> list[Finding]:
     """Settings that are allowed and usually disappoint, and those of a nano model, which spoil a trained one."""
     recipe, spec = subject.recipe, subject.spec
     grpo, sft, taught = recipe.grpo, recipe.sft, recipe.teach.episodes if recipe.teach.enabled else 0
-    kept, episodes = round(taught * (1 - sft.validation_share)), recipe.eval.episodes
+    trained_on, episodes = round(taught * (1 - sft.validation_share)), recipe.eval.episodes
     most = max(len(condition.seeds) for condition in spec.conditions.values())
     few = episodes is not None and episodes < _FEW_EPISODES and not recipe.quick
     more = f"there are no more than {most} tasks: bring more rows"
@@ -92,7 +92,7 @@ def settings(subject: Subject) -> list[Finding]:
         (grpo.group_size < _FEW_MEMBERS, f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"),
         (grpo.groups % grpo.minibatches, f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches",
          "choose grpo.minibatches that divide grpo.groups"),
-        (taught and kept < sft.batch_size, f"{kept} taught episodes are less than one batch of {sft.batch_size}",
+        (taught and trained_on < sft.batch_size, f"{trained_on} taught episodes are less than one batch of {sft.batch_size}",
          "raise teach.episodes or lower sft.batch_size"),
         (grpo.first_task < taught, f"GRPO begins with task {grpo.first_task}, which SFT has seen", f"set grpo.first_task to {taught} or more"),
         (grpo.sampling.temperature < _COLD, f"at temperature {grpo.sampling.temperature:g} the members of a group resemble each other",
@@ -102,7 +102,7 @@ def settings(subject: Subject) -> list[Finding]:
     ]  # fmt: skip
     findings = [
         *(_for_nano(recipe) if subject.trained else ()),
-        *(warned(said, way) for wrong, said, way in rules if wrong),
+        *(warned(evidence, remedy) for wrong, evidence, remedy in rules if wrong),
     ]
     return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
 
@@ -117,4 +117,4 @@ def _for_nano(recipe: Recipe) -> list[Finding]:
         *((stage.optimizer == "muon", f"{name}.optimizer muon is for models that are trained from nothing",
            f"set {name}.optimizer to adamw and {name}.lr to 1e-5") for name, stage in (("sft", sft), ("grpo", grpo)) if taught or stage is grpo),
     ]  # fmt: skip
-    return [failed(said, way) for wrong, said, way in rules if wrong]
+    return [failed(evidence, remedy) for wrong, evidence, remedy in rules if wrong]

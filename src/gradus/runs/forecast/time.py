@@ -40,7 +40,9 @@ def seconds_of(text: str) -> float:
 
 def time_text(hours: float) -> str:
     """Writes ``1.5 h``, ``12 min`` or ``under 1 min``."""
-    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else "under 1 min"
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{60 * hours:.0f} min" if hours >= 1 / 60 else "under 1 min"
 
 
 def fit_to_time(

@@ -63,11 +63,11 @@ def load_recipe(
     stored = isinstance(small, bool)  # a run's recipe says which form it is: all is chosen, and it has no smaller one
     if not isinstance(lm or {}, Mapping) or not (stored or isinstance(small, Mapping)):
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
-    own = changes_of(table) | ({"quick": small} if stored else {})
-    layers, chosen = [Layer("recipe", own)], ""
-    named = edits.get("model.path", model or own.get("model.path"))
-    if isinstance(named, str) and not stored:
-        changed, chosen = _for_model(named, own, lm, online=online)
+    settings = changes_of(table) | ({"quick": small} if stored else {})
+    layers, choice = [Layer("recipe", settings)], ""
+    model_name = edits.get("model.path", model or settings.get("model.path"))
+    if isinstance(model_name, str) and not stored:
+        changed, choice = _for_model(model_name, settings, lm, online=online)
         layers.append(Layer("model", changed))
     if quick:
         layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
@@ -75,38 +75,37 @@ def load_recipe(
     typed: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": name}
     typed["trackers"] = list(trackers) or None
     typed = {key: value for key, value in typed.items() if value is not None}
-    layers.append(Layer("command line", {**_for_rewards(rewards, whole=path is None), **typed, **edits}))
+    layers.append(Layer("command line", {**_for_rewards(rewards, from_file=path is not None), **typed, **edits}))
     layers.append(Layer("command line", _consequences(merge(layers)[0], edits)))
     merged, origins = merge(layers)
     recipe = _validated(merged, source)
-    return recipe.with_origin(origins, chosen, str(path) if shipped and environment is None else None)
+    return recipe.with_origin(origins, choice, str(path) if shipped and environment is None else None)
 
 
 def _for_model(
-    model: str, own: Mapping[str, Any], lm: Mapping[str, Any] | None, *, online: bool
+    model: str, settings: Mapping[str, Any], lm: Mapping[str, Any] | None, *, online: bool
 ) -> tuple[dict[str, Any], str]:
     """The layer of a given model, and a line that says which settings it chose, if there was a choice.
 
     Without the table ``[lm]`` the recipe holds for any model; what it leaves out follows the model's size.
     """
     changes: dict[str, Any] = {"promises": None}  # they are about the nano model that the recipe makes
-    whole = lm is None and any(key.startswith(("sft.", "grpo.")) for key in own)
-    if is_nano(model) and whole:
+    is_complete = lm is None and any(key.startswith(("sft.", "grpo.")) for key in settings)
+    if is_nano(model) and is_complete:
         return {}, ""
     if is_nano(model) and lm is not None:
         return changes, f"settings: the recipe's for a nano model, which {model} is"
     parameters = _parameters(model, online=online)
     sized = changes_of(by_size(parameters))
     if lm is None:
-        changes |= {key: value for key, value in sized.items() if key not in own}
+        source = "the recipe's" if is_complete else "those for a language model"
+        changes |= {key: value for key, value in sized.items() if key not in settings}
     else:
-        replaced = {key: value for key, value in lm.items() if f"{key}." not in _ADDED and key not in ("sft", "grpo")}
-        changes |= {"sft": None, "distill": None, "grpo": None, **dict.fromkeys(replaced), **sized, **changes_of(lm)}
+        source = "the recipe's for a language model ([lm])"
+        replaced = [name for name in lm if f"{name}." not in _ADDED]
+        changes |= {**dict.fromkeys(("sft", "distill", "grpo", *replaced)), **sized, **changes_of(lm)}
     size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
-    whose = (
-        "the recipe's for a language model ([lm])" if lm else "the recipe's" if whole else "those for a language model"
-    )
-    return changes, f"settings: {whose}, with rates and adapters by {size}"
+    return changes, f"settings: {source}, with rates and adapters by {size}"
 
 
 def _parameters(model: str, *, online: bool) -> int | None:
@@ -115,20 +114,20 @@ def _parameters(model: str, *, online: bool) -> int | None:
     A run asks the hub: it would else have other settings when it is resumed, for its model is on this disk by then. Raises ConfigError
     if the hub does not have the model, or cannot be reached.
     """
-    for asked in (False, True) if online and is_hub_name(model) else (False,):
-        try:
-            return read_shape(find_model(model) or model, online=asked).parameters
-        except ConfigError as error:
-            if asked and isinstance(error.__cause__, OSError):
-                raise
+    ask_hub = online and is_hub_name(model)
+    try:
+        return read_shape(find_model(model) or model, online=ask_hub).parameters
+    except ConfigError as error:
+        if ask_hub and isinstance(error.__cause__, OSError):
+            raise
     return None
 
 
-def _for_rewards(rewards: Sequence[RewardConfig], *, whole: bool) -> dict[str, Any]:
-    """Rewards replace the grader. What an environment's own recipe (``whole``) says of its own grader goes with it."""
+def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> dict[str, Any]:
+    """Rewards replace the grader, and what an environment's own recipe says of it, but for a recipe that a person wrote."""
     if not rewards:
         return {}
-    replaced = ("grader", *(("stage", "adaptive", "promises", "eval.graders") if whole else ()))
+    replaced = ["grader"] if from_file else ["grader", "stage", "adaptive", "promises", "eval.graders"]
     return {**dict.fromkeys(replaced), "rewards": [reward.model_dump() for reward in rewards]}
 
 
@@ -202,7 +201,7 @@ def _validated(table: Mapping[str, Any], source: str) -> Recipe:
         # JSON has lists alone, which pydantic takes for tuples; a date or a path is refused or taken by its text.
         return Recipe.model_validate(json.loads(json.dumps(table, default=str)))
     except ValidationError as error:
-        lines = [_complaint(each) for each in error.errors()]
+        lines = [_complaint(problem) for problem in error.errors()]
         raise ConfigError(f"{source} cannot be used:\n  " + "\n  ".join(lines)) from error
 
 
@@ -211,11 +210,11 @@ def _complaint(error: Any) -> str:
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         *section, name = error["loc"]
-        known = _keys_of(section)
-        hint = did_you_mean(str(name), known)
+        keys = _keys_of(section)
+        hint = did_you_mean(str(name), keys)
         place = ".".join(map(str, section)) or "a recipe"
-        others = f"; {place} knows {', '.join(known)} (docs/trl_names.md has TRL's names)"
-        return f"{path}: unknown key{hint or others}"
+        listing = f"; {place} knows {', '.join(keys)} (docs/trl_names.md has TRL's names)"
+        return f"{path}: unknown key{hint or listing}"
     message = error["msg"].removeprefix("Value error, ")
     value = error.get("input")
     if not isinstance(value, Mapping):  # a section would hide the message
@@ -231,5 +230,5 @@ def _keys_of(section: Sequence[Any]) -> list[str]:
         if part in fields:  # a place in a list has no field
             kind = fields[part].annotation
         kinds = [kind, *get_args(kind)]
-        kind = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), kind)
+        kind = next((model for model in kinds if isinstance(model, type) and issubclass(model, BaseModel)), kind)
     return list(getattr(kind, "model_fields", {}))

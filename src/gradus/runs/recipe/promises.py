@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,10 +14,9 @@ from gradus.core.documents import PromiseOutcome
 
 def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
     """Split ``a-b`` where names may hold hyphens themselves."""
-    for left in names:
-        for right in names:
-            if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
-                return left, right
+    for first, second in product(names, repeat=2):
+        if text.replace(" ", "") == f"{first}-{second}".replace(" ", ""):
+            return first, second
     raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")
 
 

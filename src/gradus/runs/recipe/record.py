@@ -182,10 +182,10 @@ class Recipe(_Section):
             )
         return self
 
-    def with_origin(self, layers: Mapping[str, str], chosen: str, shipped: str | None) -> Recipe:
+    def with_origin(self, layers: Mapping[str, str], choice: str, shipped: str | None) -> Recipe:
         """The same settings, and where they came from."""
         recipe = self.model_copy()
-        recipe._layers, recipe._chosen, recipe._shipped = layers, chosen, shipped
+        recipe._layers, recipe._chosen, recipe._shipped = layers, choice, shipped
         return recipe
 
     @property

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -157,7 +158,8 @@ def with_room_for_rows(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str
     tasks = spec.data_set
     if not isinstance(tasks, TableTasks) or "nano" not in table.get("model", {}):
         return table
-    items = list({id(item): item for rows in tasks.splits.values() for item in rows}.values())
+    rows = chain.from_iterable(tasks.splits.values())
+    items = list({id(item): item for item in rows}.values())
     words = {*text_vocabulary(items[:_SAMPLED], [tasks.system_prompt, in_format("known", "")]).words}
     answers = [_answer(item) for item in items]
     prompts = [f"{item.system or tasks.system_prompt} {item.question}" for item in items]
@@ -175,8 +177,10 @@ def _answer(item: Item) -> str:
 
 
 def _most_tokens(texts: Sequence[str], words: Collection[str]) -> int:
-    longest = sorted(texts, key=len)[-_LONGEST:]
-    return max(sum(1 if word in words else len(word) + 1 for word in text.split()) for text in longest)
+    def tokens(text: str) -> int:
+        return sum(1 if word in words else len(word) + 1 for word in text.split())
+
+    return max(map(tokens, sorted(texts, key=len)[-_LONGEST:]))
 
 
 def _rounded(tokens: int) -> int:

@@ -39,7 +39,7 @@ def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     for layer in layers:
         for key, value in layer.changes.items():
             _set(table, key, value)
-            origins = {each: name for each, name in origins.items() if not f"{each}.".startswith(f"{key}.")}
+            origins = {path: name for path, name in origins.items() if not f"{path}.".startswith(f"{key}.")}
             if value is not None:
                 origins[".".join(key.split(".")[:2])] = layer.name
     return table, origins
@@ -55,25 +55,25 @@ def changes_of(table: Mapping[str, Any]) -> dict[str, Any]:
     """
     changes: dict[str, Any] = {}
     for name, value in table.items():
-        section = value if isinstance(value, Mapping) else {}
-        changes |= {f"{name}.{key}": each for key, each in section.items()} or {
-            name: value
-        }  # [adaptive] alone says something
+        if isinstance(value, Mapping) and value:
+            changes |= {f"{name}.{key}": entry for key, entry in value.items()}
+        else:
+            changes[name] = value  # [adaptive] alone says something
     return changes
 
 
-def parse_changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+def parse_changes(settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Changes as a caller gives them: a mapping, or texts as typed after ``--set``. Raises ConfigError for a text without a key.
 
     >>> parse_changes(["grpo.max_steps=20", "stage="])
     {'grpo.max_steps': 20, 'stage': None}
     """
-    if isinstance(given, str):
-        given = [given]
-    if isinstance(given, Mapping):
-        return dict(given)
+    if isinstance(settings, str):
+        settings = [settings]
+    if isinstance(settings, Mapping):
+        return dict(settings)
     changes: dict[str, Any] = {}
-    for text in given:
+    for text in settings:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
             raise ConfigError(
@@ -84,19 +84,19 @@ def parse_changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
-    *way, last = dotted.split(".")
-    inside: Any = table
-    for index, part in enumerate(way):
-        inside = inside[_place(inside, part, dotted)] if isinstance(inside, list) else inside.setdefault(part, {})
-        if not isinstance(inside, dict | list):
-            raise ConfigError(f"{dotted}: {'.'.join(way[: index + 1])} is a value, not a table")
-    key: Any = _place(inside, last, dotted) if isinstance(inside, list) else last
+    *sections, last = dotted.split(".")
+    section: Any = table
+    for index, part in enumerate(sections):
+        section = section[_place(section, part, dotted)] if isinstance(section, list) else section.setdefault(part, {})
+        if not isinstance(section, dict | list):
+            raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
+    key: Any = _place(section, last, dotted) if isinstance(section, list) else last
     if value is not None:
-        inside[key] = deepcopy(value)  # a later layer may change a part of it
-    elif isinstance(inside, list):
-        del inside[key]
+        section[key] = deepcopy(value)  # a later layer may change a part of it
+    elif isinstance(section, list):
+        del section[key]
     else:
-        inside.pop(key, None)
+        section.pop(key, None)
 
 
 def _place(entries: Sequence[Any], part: str, dotted: str) -> int:

@@ -34,8 +34,8 @@ def audit_stage(
     result = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
     store_audit(spec, result, folder)
     for check in result.checks:
-        told = f"  {check.evidence}" if check.status == "fail" else ""
-        console.print(Text.assemble(f"  {check.subject:<15} ", (MARKS[check.status], STYLES[check.status]), told))
+        evidence = f"  {check.evidence}" if check.status == "fail" else ""
+        console.print(Text.assemble(f"  {check.subject:<15} ", (MARKS[check.status], STYLES[check.status]), evidence))
     console.print(result.summary, highlight=False)
     return result
 
@@ -69,8 +69,8 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
         written.append(folder / "hack.jsonl")
         write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")
         turns = [
-            {"shown": each.observation, "answer": each.action, "reward": each.env_reward}
-            for each in result.hack.episode.turns
+            {"shown": turn.observation, "answer": turn.action, "reward": turn.env_reward}
+            for turn in result.hack.episode.turns
         ]
     texts = {
         "audit.html": audit_page(document, turns=turns, figure=figure),
@@ -90,9 +90,9 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_se
     """
     rows = [{"seed": t.seed, "condition": t.condition, "options": dict(t.options)} for t in tasks]
     with tempfile.TemporaryDirectory() as folder:
-        out, log = Path(folder, "seen.json"), Path(folder, "said")
-        told = {"environment": environment, "tasks": rows, "seed": seed, "out": str(out)}
-        process = start_child(f"{__name__}:roll_out_here", told, hash_seed=hash_seed, log=log)
+        out, log = Path(folder, "observations.json"), Path(folder, "log")
+        arguments = {"environment": environment, "tasks": rows, "seed": seed, "out": str(out)}
+        process = start_child(f"{__name__}:roll_out_here", arguments, hash_seed=hash_seed, log=log)
         try:
             process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
@@ -101,14 +101,14 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_se
             process.kill()
             process.communicate()
         if not out.is_file():
-            said = read_text(log).strip().splitlines() or [f"it ended with code {process.returncode}"]
-            raise EnvironmentFault(f"{environment} could not be rolled out in another process: {said[-1][:300]}")
+            lines = read_text(log).strip().splitlines() or [f"it ended with code {process.returncode}"]
+            raise EnvironmentFault(f"{environment} could not be rolled out in another process: {lines[-1][:300]}")
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def roll_out_here(told: Mapping[str, Any]) -> None:
+def roll_out_here(arguments: Mapping[str, Any]) -> None:
     """Rolls out in this process, which :func:`replay_elsewhere` started."""
-    spec = environments.load(told["environment"])
-    tasks = [Task(environment=spec.name, **row) for row in told["tasks"]]
-    seen = digests(spec, tasks, blind_answers(spec, seed=told["seed"]), told["seed"])
-    Path(told["out"]).write_text(json.dumps(seen), encoding="utf-8")
+    spec = environments.load(arguments["environment"])
+    tasks = [Task(environment=spec.name, **row) for row in arguments["tasks"]]
+    observed = digests(spec, tasks, blind_answers(spec, seed=arguments["seed"]), arguments["seed"])
+    Path(arguments["out"]).write_text(json.dumps(observed), encoding="utf-8")

@@ -32,8 +32,8 @@ def diagnose_run(folder: Path, *, console: Console) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
     document = diagnosis_of(folder)
     write_json(folder / "doctor.json", document)
-    for each in diagnoses_table(document):
-        console.print(each, highlight=False)
+    for part in diagnoses_table(document):
+        console.print(part, highlight=False)
 
 
 def diagnosis_of(run: Path) -> Diagnoses:
@@ -54,7 +54,7 @@ def diagnosis_of(run: Path) -> Diagnoses:
     diagnoses = diagnose(evaluation_records(run))
     metrics = {name: read_metrics(folder) for name, folder in seeds.items()}
     for name, records in metrics.items():
-        diagnoses += [replace(each, evidence=f"{name}, {each.evidence}") for each in diagnose(records)]
+        diagnoses += [replace(diagnosis, evidence=f"{name}, {diagnosis.evidence}") for diagnosis in diagnose(records)]
     return report(worst_first(diagnoses), min(metrics.values(), key=len))
 
 
@@ -66,11 +66,11 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
         return []
     conditions = results["conditions"]
     condition = next(iter(conditions))
-    stored = {(each.first, each.second): each for each in differences(conditions, condition)}
+    stored = {(pair.first, pair.second): pair for pair in differences(conditions, condition)}
     records: list[dict[str, Any]] = []
     for names in _BEFORE:
         if (pair := stored.get(names)) is not None:
-            figures = {name: asdict(each) for name, each in pair.figures.items() if each is not None}
+            figures = {name: asdict(change) for name, change in pair.figures.items() if change is not None}
             records.append({"kind": "evaluation", "condition": condition, "pair": " - ".join(names), **figures})
     return records + _beside_teacher(run, conditions, condition)
 
@@ -78,11 +78,13 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
 def _beside_teacher(run: Path, conditions: Mapping[str, Any], condition: str) -> list[dict[str, Any]]:
     """GRPO's student minus the teacher of the run's recipe, of the means; ``span``: what the teacher earns above the worst policy."""
     path = run / "recipe.toml"
-    told = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    teacher = (told.get("teach") or {}).get("policy")
+    recipe = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    teach: Mapping[str, Any] = recipe.get("teach", {})
+    teacher = teach.get("policy")
     policies = conditions[condition]["policies"]
-    means = {name: known.mean for name, each in policies.items() if (known := figure(each.get("reward"))) is not None}
-    if not {"grpo", teacher} <= means.keys() or (told.get("teach") or {}).get("enabled") is False:
+    rewards = {name: figure(policy.get("reward")) for name, policy in policies.items()}
+    means = {name: reward.mean for name, reward in rewards.items() if reward is not None}
+    if not {"grpo", teacher} <= means.keys() or teach.get("enabled") is False:
         return []
     record = {"kind": "evaluation", "condition": condition, "pair": f"grpo - {teacher}", "of": "teacher"}
     change = {"mean": means["grpo"] - means[str(teacher)]}
@@ -97,8 +99,8 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
     table = Table(box=None, pad_edge=False)
     for column in ("diagnosis", "severity", "evidence", "remedy"):
         table.add_column(column, overflow="fold")
-    for each in document["diagnoses"]:
-        table.add_row(*(Text(each[column]) for column in ("rule", "severity", "evidence", "remedy")))
+    for diagnosis in document["diagnoses"]:
+        table.add_row(*(Text(diagnosis[column]) for column in ("rule", "severity", "evidence", "remedy")))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((document["status"], f"bold {style}"), f"  {document['summary']}")
     return [table, line] if document["diagnoses"] else [line]

@@ -140,7 +140,7 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def show_end(console: Console, results: Mapping[str, Any], costs: Sequence[Mapping[str, Any]], report: Path) -> None:
+def show_end(console: Console, results: Results, costs: Sequence[Mapping[str, Any]], report: Path) -> None:
     """Print what a run has shown in at most 24 lines; with ``--verbose`` all conditions, graders, promises and costs."""
     console.print(show_results(results, every=verbose()))
     if not results.get("quick"):

@@ -245,5 +245,9 @@ def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
 
 def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The sum of each figure that all rows know, rounded once."""
-    known = [name for name in rows[0] if all(isinstance(row.get(name), int | float) for row in rows)]
-    return {name: round(sum(row[name] for row in rows), 6) for name in known}
+    sums: dict[str, float] = {}
+    for name in rows[0]:
+        values = [row.get(name) for row in rows]
+        if all(isinstance(value, int | float) for value in values):
+            sums[name] = round(sum(row[name] for row in rows), 6)
+    return sums

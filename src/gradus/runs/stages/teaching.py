@@ -54,8 +54,8 @@ class TeachSummary:
     @property
     def cost(self) -> float | None:
         """US dollars; None if the cost of a single answer is not known."""
-        known = [each for each in self.costs if each is not None]
-        return fsum(known) if known and len(known) == len(self.costs) else None
+        costs = [cost for cost in self.costs if cost is not None]
+        return fsum(costs) if costs and len(costs) == len(self.costs) else None
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Add episodes; they are too large to be kept for the summary."""
