@@ -52,7 +52,7 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
         if len(episodes) > 1 and not isinstance(error, OutOfTime):
             return [_grade_batch(grader, [episode])[0] for episode in episodes]
         message = f"{type(error).__name__}: {error}{raised_at(error)}"
-        return [Reward(grader=grader.name, value=None, error=message)] * len(episodes)
+        return [_missing(grader.name, message)] * len(episodes)
     rewards: list[Reward] = []
     errors: list[GradingError] = []
     for entry, episode in zip(grader.entries(answer, episodes), episodes, strict=True):
@@ -60,12 +60,16 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
             reward = grader.reward_of(entry, episode)
         except GradingError as error:
             errors.append(error)
-            rewards.append(Reward(grader=grader.name, value=None, error=str(error)))
+            rewards.append(_missing(grader.name, str(error)))
         else:
             rewards.append(_checked(reward, episode))
     if len(errors) == len(episodes) > 1:
         raise errors[0]  # not of one episode, but of the grader
     return rewards
+
+
+def _missing(grader: str, error: str) -> Reward:
+    return Reward(grader=grader, value=None, error=error)
 
 
 def _checked(reward: Reward, episode: Episode) -> Reward:
@@ -81,10 +85,8 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
         ) from error
     for number in (value, *(term.value for term in chain(*terms))):
         if not abs(number) <= LARGEST_REWARD:
-            problem = (
-                f"the reward or a term of it is {number!r:.60}, expected a finite number, at most {LARGEST_REWARD:g}"
-            )
-            return Reward(grader=reward.grader, value=None, error=problem)
+            problem = f"the reward or a term of it is {number!r:.60}"
+            return _missing(reward.grader, f"{problem}, expected a finite number, at most {LARGEST_REWARD:g}")
     reward = replace(reward, value=value, terms=terms)
     if not episode.turns and not terms:
         return reward

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session, child_seed
-from gradus.policies.scripted import FunctionPolicy
+from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import NEUTRAL, Profile, arrays
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
@@ -203,14 +203,14 @@ def _reflex(name: str, action: Reflex, belief: Belief = None) -> Factory:
 
 
 # Factories by name; each takes the text after the colon.
-REFLEXES: Mapping[str, Factory] = {
+POLICIES: Mapping[str, Factory] = {
     "random": _reflex("random", _random_action),
     "heuristic": _reflex("heuristic", heuristic_action),
     "heuristic+constant": _reflex("heuristic+constant", heuristic_action, CONSTANT_BELIEF),
     "constant": _constant,
     "two-cycle": _reflex("two-cycle", _two_cycle_action),
     "sandbagger": _reflex("sandbagger", _sandbagger_action),
-    "silence": lambda argument: FunctionPolicy("silence", lambda _, script: ""),
+    "silence": policy_factory("silence", lambda observation, script: ""),
     "profile-blind": _blind,
     "profile-blind+random": _blind_and_random,
     "clairvoyant": _clairvoyant,

@@ -14,7 +14,7 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.graders import GRADERS
-from gradus_worlds.rhythm.scripted import REFLEXES, random_answer
+from gradus_worlds.rhythm.scripted import POLICIES, random_answer
 from gradus_worlds.rhythm.tables import ACTIONS, FIGURES, STEPS
 from gradus_worlds.rhythm.teacher import bayes, heuristic_and_bayes
 from gradus_worlds.rhythm.text import vocabulary
@@ -53,7 +53,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     """The specification of Rhythm; it takes no argument."""
     if argument:
         raise ConfigError(f"rhythm takes no argument, got {argument!r}; choose persons by condition")
-    policies = {**REFLEXES, "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
+    policies = {**POLICIES, "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
     return EnvironmentSpec(
         name="rhythm",
         summary="a week with a person you do not know: infer who it is, and plan for them",

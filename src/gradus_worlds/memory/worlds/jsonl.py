@@ -196,7 +196,7 @@ class _LocomoQuestion(BaseModel):
         )
 
 
-class _Conversation(BaseModel):
+class _LocomoConversation(BaseModel):
     sample_id: str | None = None
     conversation: dict[str, Any]
     qa: list[_LocomoQuestion] = []
@@ -225,7 +225,7 @@ def locomo_source(path: str) -> Source:
 def _conversation(data: Any, place: int, path: str) -> World:
     """Sessions in chunks of at most CHUNK_WORDS words; a longer turn is a chunk."""
     try:
-        conversation = _Conversation.model_validate(data)
+        conversation = _LocomoConversation.model_validate(data)
         sessions = conversation.sessions()
     except ValidationError as error:
         raise ConfigError(
