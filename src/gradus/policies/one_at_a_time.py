@@ -19,12 +19,12 @@ def quiet_transformers() -> Iterator[None]:
 
     with _ONE_AT_A_TIME:
         getLogger("bitsandbytes").setLevel(ERROR)
-        shown = logging.is_progress_bar_enabled()
+        was_enabled = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()
         try:
             yield
         finally:
-            if shown:
+            if was_enabled:
                 logging.enable_progress_bar()
 
 

@@ -71,8 +71,7 @@ def export_model(
     base = adapter_base(source)
     # Adapters are merged into the weights as they were published.
     loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
-    model = loaded.model
-    gap = None
+    model, gap = loaded.model, None
     if base is not None and merge:
         model, gap = _merge(loaded)
     # A model that was published in bfloat16 and trained in float32 goes back to what its users load.
@@ -89,17 +88,21 @@ def export_model(
     )
     parameters = sum(parameter.numel() for parameter in model.parameters())
     result = ExportResult(path=target, merged=gap is not None, gap=gap, dtype=dtype, parameters=parameters)
-    facts = _facts(result, source, exported.path)
-    card = CardContents(
-        title=target.name,
-        facts=[*facts, *source_facts(exported.path)],
+    _write(exported, result, _card(exported, result, source, results))
+    return result
+
+
+def _card(exported: LoadedModel, result: ExportResult, source: Path, results: Results | None) -> str:
+    settings = exported.settings
+    contents = CardContents(
+        title=result.path.name,
+        facts=[*_facts(result, source, exported.path), *source_facts(exported.path)],
         results=results,
-        adapters_of=None if result.merged else base,
-        question=example_question(loaded.renderer, settings.system_prompt),
+        adapters_of=None if result.merged else adapter_base(source),
+        question=example_question(exported.renderer, settings.system_prompt),
         template_options=settings.template_options,
     )
-    _write(target, exported, model_card(card))
-    return result
+    return model_card(contents)
 
 
 def logp_diff(one: Tensor, other: Tensor) -> float:
@@ -170,7 +173,7 @@ def write_model(folder: Path, loaded: LoadedModel, state: Mapping[str, Tensor] |
     copy_source(loaded.path, folder)
 
 
-def _write(target: Path, exported: LoadedModel, card: str) -> None:
+def _write(exported: LoadedModel, result: ExportResult, card: str) -> None:
     causal: Any = causal_model(exported.model)
     causal.generation_config = generation_config(exported, free_sampling(exported.settings))
 
@@ -179,7 +182,7 @@ def _write(target: Path, exported: LoadedModel, card: str) -> None:
         causal.generation_config.save_pretrained(aside)  # saving adapters does not write it
         (aside / "README.md").write_text(card, encoding="utf-8")
 
-    write_folder(target, fill)
+    write_folder(result.path, fill)
 
 
 @torch.no_grad()

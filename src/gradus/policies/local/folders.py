@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -44,11 +43,9 @@ def adapter_base(folder: str | Path) -> str | None:
     return base
 
 
-def tokenizer_source(base: str, adapter: str | os.PathLike[str] | None) -> str:
+def tokenizer_source(base: str, folder: str) -> str:
     """Says where the tokenizer comes from: adapters may have their own, with the chat template that they were trained with."""
-    if adapter is not None and (Path(adapter).expanduser() / "tokenizer_config.json").is_file():
-        return os.fspath(adapter)
-    return base
+    return folder if (Path(folder).expanduser() / "tokenizer_config.json").is_file() else base
 
 
 def find_model(name: str | Path) -> Path | None:

@@ -82,7 +82,6 @@ def load_model(
     # A mistyped path is refused here, before transformers looks for it on the hub.
     name = check_model_source(os.fspath(path_or_name))
     base = adapter_base(name) or name
-    adapter = name if base != name else None
     settings = read_settings(name) or read_settings(base) or ModelSettings()
     # What is not asked for stays as the model was trained.
     changes = {
@@ -92,26 +91,20 @@ def load_model(
         "attention": attention,
         "quantize": quantize,
     }
-    settings = settings.model_copy(update={key: value for key, value in changes.items() if value is not None})
+    changes = {key: value for key, value in changes.items() if value is not None}
+    settings = settings.model_copy(update=changes)
     place = _device(device)
     number_type = _dtype(dtype, place)
-    quantized = _four_bits(number_type, place) if settings.quantize == "4bit" else {}
-    options = {"dtype": number_type, "attn_implementation": settings.attention, **quantized}
-    tokenizer, model = _load_parts(base, tokenizer_source(base, adapter), options)
+    options: dict[str, Any] = {"dtype": number_type, "attn_implementation": settings.attention}
+    if settings.quantize == "4bit":
+        options |= _four_bits(number_type, place)
+    tokenizer, model = _load_parts(base, tokenizer_source(base, name), options)
     if settings.dtype is None:
         settings = settings.model_copy(update={"dtype": _published_dtype(base)})
-    if adapter is not None:
-        model = _with_adapter(model, adapter)
+    if base != name:
+        model = _with_adapter(model, name)
     _check_vocabulary(tokenizer, model, name)
-    if quantized:  # four bits were loaded to their place
-        for module in model.modules():
-            module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
-    else:
-        model.to(place)
-    model.eval()
-    # Weights stay what they are; the layers get another forward.
-    if place.type == "cpu":
-        use_faster_products(model)
+    _put(model, place, quantized=settings.quantize == "4bit")
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -122,6 +115,19 @@ def load_model(
         settings=settings,
         autocast=autocasts(autocast, place),
     )
+
+
+def _put(model: Any, place: torch.device, *, quantized: bool) -> None:
+    """Bring a model to its place, ready to sample."""
+    if quantized:  # four bits were loaded to their place
+        for module in model.modules():
+            module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
+    else:
+        model.to(place)
+    model.eval()
+    # Weights stay what they are; the layers get another forward.
+    if place.type == "cpu":
+        use_faster_products(model)
 
 
 def _renderer(tokenizer: Any, model: Any, settings: ModelSettings) -> ChatRenderer:
