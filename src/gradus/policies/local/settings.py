@@ -32,7 +32,7 @@ class ModelSettings(BaseModel):
     # Earlier answers are kept as they were sampled, also if the chat template would rewrite them.
     keep_history: bool = False
     # Passed to the chat template: {"enable_thinking": false}, or tools.
-    template_options: dict[str, Any] = Field(default_factory=dict)
+    template_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     # How calls of tools are written: as the chat template has it, as lines of JSON, or as fits the template.
     tool_calls: Literal["auto", "template", "json"] = "auto"
     # The attention of transformers that computed it; None for transformers' own choice.
