@@ -1,4 +1,4 @@
-"""The loop that SFT and distillation share: sequences of a step, a loss for each of their tokens, an update, a record, a checkpoint."""
+"""The loop that SFT and distillation share: samples of a step, a loss for each of their tokens, an update, a record, a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
 
-Pools = Mapping[int, Tensor]
+Samples = Sequence[TrainingSample]
+AnswerPools = Mapping[int, Tensor]
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -41,9 +42,12 @@ FIGURES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
-    """Sums over the tokens of a microbatch, with gradient but for ``right``: the loss, how many tokens are the likeliest ones of the
-    target, and the log-probs of what the environment showed (None unless asked for)."""
+class LessonLoss:
+    """Sums over the tokens of a microbatch.
+
+    ``loss``: with gradient. ``right``: tokens that are the target's likeliest ones. ``read``: log-probs of what the environment showed, with
+    gradient; None unless they are computed.
+    """
 
     loss: Tensor
     right: float
@@ -51,9 +55,10 @@ class Learned:
 
 
 class Lessons(Protocol):
-    """The sequences that a model is taught at each step, and the loss on them."""
+    """The samples that a model is taught at each step, and the loss on them."""
 
     steps: int
+    held_out: Samples  # whose loss chooses the best weights
     validation_every: int  # if the settings do not say
 
     @property
@@ -61,19 +66,15 @@ class Lessons(Protocol):
         """The kind of its records."""
         ...
 
-    def checks(self) -> list[TrainingSample]:
-        """The sequences that are held out."""
-        ...
-
     def batch(self, step: int) -> list[TrainingSample]:
-        """The sequences of a step, 1 for the first; they depend on the step, the settings and the weights alone."""
+        """The samples of a step, 1 for the first; they depend on the step, the settings and the weights alone."""
         ...
 
     def epoch(self, step: int) -> int:
         """Says which pass over the lessons a step belongs to, 1 for the first."""
         ...
 
-    def learn(self, batch: MicroBatch, *, read: bool = False) -> Learned:
+    def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
         """The loss on a microbatch."""
         ...
 
@@ -91,67 +92,58 @@ class LessonResult:
     seconds: float
 
 
-@dataclass
-class _Run:
-    """The state of a run that changes while it goes on."""
-
-    step: int = 0
-    best: float | None = None
-    last: dict[str, float | None] = field(default_factory=dict)
-
-
-def answer_pools(sequences: Sequence[TrainingSample]) -> Pools:
+def answer_pools(samples: Samples) -> AnswerPools:
     """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
-    offsets = torch.cat([sequence.offsets for sequence in sequences])
-    said = torch.cat([sequence.ids[sequence.positions] for sequence in sequences])
-    return {place: said[offsets == place].unique() for place in offsets.unique().tolist()}
+    offsets = torch.cat([sample.offsets for sample in samples])
+    ids = torch.cat([sample.ids[sample.positions] for sample in samples])
+    return {place: ids[offsets == place].unique() for place in offsets.unique().tolist()}
 
 
 def with_history_noise(
-    sequence: TrainingSample, share: float, pools: Pools, rng: np.random.Generator
+    sample: TrainingSample, share: float, pools: AnswerPools, rng: np.random.Generator
 ) -> TrainingSample:
-    """Replace ``share`` of the answer tokens that are read; what is learned at their places stays what it was.
+    """Replaces ``share`` of the answer tokens that are read; what is learned at their places stays what it was.
 
     Only tokens that can be something else are touched, so a stop token that ends every answer stays.
     """
-    targets = sequence.targets if sequence.targets is not None else sequence.ids[sequence.positions]
-    ids = sequence.ids.clone()
-    noisy = torch.from_numpy(rng.random(sequence.actions) < share)
+    ids = sample.ids.clone()
+    noisy = torch.from_numpy(rng.random(sample.actions) < share)
     for place, pool in pools.items():
-        chosen = (noisy & (sequence.offsets == place)).nonzero()[:, 0]
-        if len(pool) > 1 and len(chosen):
-            ids[sequence.positions[chosen]] = torch.from_numpy(rng.choice(pool.numpy(), size=len(chosen)))
-    return replace(sequence, ids=ids, targets=targets)
+        tokens = (noisy & (sample.offsets == place)).nonzero()[:, 0]
+        if len(pool) > 1 and len(tokens):
+            ids[sample.positions[tokens]] = torch.from_numpy(rng.choice(pool.numpy(), size=len(tokens)))
+    return replace(sample, ids=ids, targets=sample.learned_ids)
 
 
-def short_turns(sequence: TrainingSample, turns: int) -> TrainingSample:
-    """The sequence with only its first ``turns`` turns learned; what comes after them is not computed either."""
-    return sequence.only(sequence.turns < sequence.turns.min() + turns)
+def short_turns(sample: TrainingSample, turns: int) -> TrainingSample:
+    """The sample with only its first ``turns`` turns learned; what comes after them is not computed either."""
+    return sample.only(sample.turns < sample.turns.min() + turns)
 
 
 class Augmented:
-    """Changes sequences before they are learned, as the settings say: noise in the answers that are read, and fewer turns."""
+    """Changes samples before they are learned, as the settings say: noise in the answers that are read, and fewer turns.
 
-    def __init__(self, config: LessonConfig, pools: Pools) -> None:
-        self._config, self._pools = config, pools
+    Noise is drawn from the answers of ``samples``.
+    """
 
-    @classmethod
-    def like(cls, config: LessonConfig, sequences: Sequence[TrainingSample]) -> Augmented:
-        """Noise is drawn from the answers of ``sequences``."""
-        return cls(config, answer_pools(sequences) if config.history_noise else {})
+    def __init__(self, config: LessonConfig, samples: Samples) -> None:
+        self._config = config
+        self._pools = answer_pools(samples) if config.history_noise else {}
 
-    def batch(self, sequences: Sequence[TrainingSample], *key: int) -> list[TrainingSample]:
-        """The sequences of a step."""
-        noisy = [self.noisy(one, *key, number) for number, one in enumerate(sequences)]
+    def batch(self, samples: Samples, *key: int) -> list[TrainingSample]:
+        """The samples of a step."""
+        changed = [self.noisy(sample, *key, number) for number, sample in enumerate(samples)]
         turns = turns_of(self._config, *key)
-        return noisy if turns is None else [short for one in noisy if (short := short_turns(one, turns)).actions]
+        if turns is not None:
+            changed = [short_turns(sample, turns) for sample in changed]
+        return [sample for sample in changed if sample.actions]
 
-    def noisy(self, sequence: TrainingSample, *key: int | str) -> TrainingSample:
-        """The sequence with noise in the answers that are read, if the settings want it."""
+    def noisy(self, sample: TrainingSample, *key: int | str) -> TrainingSample:
+        """The sample with noise in the answers that are read, if the settings want it."""
         if not self._config.history_noise:
-            return sequence
+            return sample
         rng = np.random.default_rng(child_seed(self._config.seed, "sft", "noise", *key))
-        return with_history_noise(sequence, self._config.history_noise, self._pools, rng)
+        return with_history_noise(sample, self._config.history_noise, self._pools, rng)
 
 
 def turns_of(config: LessonConfig, *key: int) -> int | None:
@@ -160,61 +152,80 @@ def turns_of(config: LessonConfig, *key: int) -> int | None:
     return config.short_turns if coin < config.short_turns_share else None
 
 
-def take_lessons(trainer: LessonTrainer, options: RunOptions, *, resume: bool) -> LessonResult:
-    """Take all steps that remain, show them, and write ``best`` and ``final``."""
-    if resume:
-        trainer.restore()
-    started = time.perf_counter()
-    kind, steps, done = trainer.lessons.kind, trainer.steps, trainer.run.step
-    screen = Screen(kind, steps=steps, figures=FIGURES, done=done, live=options.live and world().main)
-    with screen, Interrupt() as interrupt:
-        for record in trainer.train(interrupt):
-            screen.step(record)
-            if options.on_step is not None:
-                options.on_step(record)
-    trainer.finish()
-    last = trainer.run.last
-    return LessonResult(
-        steps=trainer.run.step,
-        best=trainer.folder.path / "best",
-        final=trainer.folder.path / "final",
-        loss=last.get("loss"),
-        validation_loss=last.get("validation_loss"),
-        validation_accuracy=last.get("validation_accuracy"),
-        seconds=time.perf_counter() - started,
-    )
+@dataclass
+class LessonState:
+    """The state of a run in a checkpoint, besides weights and optimizer. ``last``: figures of the last step that had them."""
+
+    step: int = 0
+    best: float | None = None
+    last: dict[str, float | None] = field(default_factory=dict[str, float | None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepSums:
+    """Sums of a step over all processes: the loss, tokens that were right, and tokens computed; and the gradient's norm."""
+
+    loss: float
+    right: float
+    tokens: int
+    norm: float
 
 
 class LessonTrainer:
-    """The loop's state: model, optimizer, step and best validation loss."""
+    """The loop: model, optimizer, and what changes while it goes on."""
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        config: LessonConfig,
-        folder: RunFolder,
-        lessons: Lessons,
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, config: LessonConfig, folder: RunFolder, lessons: Lessons) -> None:
         self.loaded, self.config, self.folder, self.lessons = loaded, config, folder, lessons
         shard(loaded, samples=False)
-        self.optimizer, self.budget = make_optimizer(loaded.model, config), PassBudget(config)
-        self.run, self.steps = _Run(), lessons.steps
-        self._checks = self._cut(lessons.checks())
+        self.optimizer = make_optimizer(loaded.model, config)
+        self.budget = PassBudget(config)
+        self.state = LessonState()
+        self._held_out = self._cut(lessons.held_out, self.budget.tokens) if lessons.held_out else []
 
-    def _cut(self, sequences: Sequence[TrainingSample]) -> list[MicroBatch]:
-        share = supports_tree(self.loaded.model)
-        return microbatches(sequences, budget=self.budget.tokens, share=share) if sequences else []
+    def run(self, options: RunOptions, *, resume: bool) -> LessonResult:
+        """Takes all steps that remain, shows them, and writes ``best`` and ``final``."""
+        if resume:
+            self.restore()
+        started = time.perf_counter()
+        screen = Screen(
+            self.lessons.kind,
+            steps=self.lessons.steps,
+            figures=FIGURES,
+            done=self.state.step,
+            live=options.live and world().main,
+        )
+        with screen, Interrupt() as interrupt:
+            for record in self.train(interrupt):
+                screen.step(record)
+                if options.on_step is not None:
+                    options.on_step(record)
+        self.save("final")
+        if self.state.best is None:  # nothing was held out
+            self.save("best")
+        barrier()
+        last = self.state.last
+        return LessonResult(
+            steps=self.state.step,
+            best=self.folder.path / "best",
+            final=self.folder.path / "final",
+            loss=last.get("loss"),
+            validation_loss=last.get("validation_loss"),
+            validation_accuracy=last.get("validation_accuracy"),
+            seconds=time.perf_counter() - started,
+        )
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
-        """Take the remaining steps; yields one metrics record a step. Raises KeyboardInterrupt behind a checkpoint."""
-        while self.run.step < self.steps:
-            record = self._step(self.run.step + 1)
-            figures = cast(Mapping[str, Any], record)
-            self.run.step += 1
-            wanted = ("loss", "validation_loss", "validation_accuracy")
-            self.run.last |= {key: value for key, value in figures.items() if key in wanted}
+        """Takes the remaining steps; yields one metrics record a step. Raises KeyboardInterrupt behind a checkpoint."""
+        state = self.state
+        while state.step < self.lessons.steps:
+            record = self._step(state.step + 1)
+            state.step += 1
+            state.last["loss"] = record["loss"]
+            if "validation_loss" in record and "validation_accuracy" in record:
+                state.last["validation_loss"] = record["validation_loss"]
+                state.last["validation_accuracy"] = record["validation_accuracy"]
             self.folder.append(record)
-            due = self.run.step % self.config.checkpoint_every == 0 or self.run.step == self.steps
+            due = state.step % self.config.checkpoint_every == 0 or state.step == self.lessons.steps
             interrupted = any_of(interrupt.requested)
             if due or interrupted:
                 self.checkpoint()
@@ -224,88 +235,91 @@ class LessonTrainer:
 
     def _step(self, step: int) -> SftRecord:
         started = time.perf_counter()
-        sequences = self.lessons.batch(step)
-        n_tokens = sum(sequence.actions for sequence in sequences)
-        totals = {"loss": 0.0, "right": 0.0}
-
-        def loss(microbatch: MicroBatch) -> Tensor:
-            learned = self.lessons.learn(microbatch, read=self.config.observations > 0)
-            part = learned.loss / n_tokens
-            totals["loss"] += float(part.detach())
-            totals["right"] += float(learned.right)
-            return part if learned.read is None else part - self.config.observations * learned.read / n_tokens
-
-        lr = lr_at(self.config, step, self.steps)
-        own = [sequences[index] for index in share(len(sequences))]  # this process's
-
-        def update(tokens: int) -> tuple[float, list[MicroBatch]]:
-            totals.update(loss=0.0, right=0.0)
-            batches = self._cut(own)
-            with precision(self.loaded, self.config):
-                backward_passes(self.loaded, self.optimizer, batches, loss)
-                return apply_gradients(self.loaded, self.optimizer, self.config, lr).norm, batches
-
-        norm, batches = self.budget.spend(update, max((int(one.positions[-1]) for one in own), default=0))
+        samples = self.lessons.batch(step)
+        n_tokens = sum(sample.actions for sample in samples)
+        lr = lr_at(self.config, step, self.lessons.steps)
+        sums = self._update([samples[index] for index in share(len(samples))], n_tokens, lr)
         seconds = time.perf_counter() - started
-        totals["loss"], totals["right"], tokens = total(
-            (totals["loss"], totals["right"], sum(microbatch.tokens for microbatch in batches))
-        )
         record: SftRecord = {
             "kind": self.lessons.kind,
             "step": step,
             "epoch": self.lessons.epoch(step),
-            "loss": totals["loss"],
-            "accuracy": totals["right"] / n_tokens,
-            "grad_norm": norm,
+            "loss": sums.loss,
+            "accuracy": sums.right / n_tokens,
+            "grad_norm": sums.norm,
             "lr": lr,
-            "tokens": int(tokens),
+            "tokens": sums.tokens,
             "seconds": seconds,
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": sums.tokens / seconds,
         }
         every = self.config.validation_every
-        every = self.lessons.validation_every if every is None else every
-        if self._checks and every and (step % every == 0 or step == self.steps):
+        if every is None:
+            every = self.lessons.validation_every
+        if self._held_out and every and (step % every == 0 or step == self.lessons.steps):
             record["validation_loss"], record["validation_accuracy"] = self._validate()
         return record
 
+    def _update(self, samples: Samples, n_tokens: int, lr: float) -> _StepSums:
+        """Takes one update on this process's samples of a step that has ``n_tokens``."""
+        weight = self.config.observations
+
+        def update(tokens: int) -> tuple[float, list[float]]:
+            batches = self._cut(samples, tokens)
+            losses: list[float] = []
+            right: list[float] = []
+
+            def loss(batch: MicroBatch) -> Tensor:
+                learned = self.lessons.learn(batch, read=weight > 0)
+                part = learned.loss / n_tokens
+                losses.append(float(part.detach()))
+                right.append(learned.right)
+                return part if learned.read is None else part - weight * learned.read / n_tokens
+
+            with precision(self.loaded, self.config):
+                backward_passes(self.loaded, self.optimizer, batches, loss)
+                step = apply_gradients(self.loaded, self.optimizer, self.config, lr)
+            return step.norm, [sum(losses), sum(right), sum(batch.tokens for batch in batches)]
+
+        norm, sums = self.budget.spend(update, max((sample.reach for sample in samples), default=0))
+        loss, right, tokens = total(sums)
+        return _StepSums(loss=loss, right=right, tokens=int(tokens), norm=norm)
+
+    def _cut(self, samples: Samples, tokens: int) -> list[MicroBatch]:
+        return microbatches(samples, budget=tokens, share=supports_tree(self.loaded.model))
+
     @torch.no_grad()
     def _validate(self) -> tuple[float, float]:
+        """Loss and accuracy on what is held out; keeps the weights if they are the best so far."""
+        batches = self._held_out
+        if not is_sharded(self.loaded.model):  # else all processes meet in each pass
+            local = share(len(batches))
+            batches = batches[local.start : local.stop]
         loss = right = tokens = 0.0
-        mine = share(len(self._checks))
-        # If each process holds a part of the model, all meet in each pass.
-        checks = self._checks if is_sharded(self.loaded.model) else self._checks[mine.start : mine.stop]
         with precision(self.loaded, self.config):
-            for batch in checks:
+            for batch in batches:
                 learned = self.lessons.learn(batch.to(self.loaded.device))
                 loss += float(learned.loss)
-                right += float(learned.right)
+                right += learned.right
                 tokens += len(batch.labels.target)
         loss, right, tokens = total((loss, right, tokens))
         mean_loss = loss / tokens
-        if self.run.best is None or mean_loss < self.run.best:
-            self.run.best = mean_loss
+        if self.state.best is None or mean_loss < self.state.best:
+            self.state.best = mean_loss
             self.save("best")
         return mean_loss, right / tokens
 
     def checkpoint(self) -> None:
-        """Write down where the run stands."""
-        state = {"best": self.run.best, "last": self.run.last}
-        checkpoint = Checkpoint(step=self.run.step, offset=self.folder.offset(), state=state)
+        """Writes down where the run stands."""
+        state = {"best": self.state.best, "last": self.state.last}
+        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         save_checkpoint(self.folder.path, checkpoint, LocalState(self.loaded.model, self.optimizer))
 
     def restore(self) -> None:
-        """Go back to the newest checkpoint; without one to the beginning."""
+        """Goes back to the newest checkpoint; without one to the beginning."""
         checkpoint = go_back(self.folder, LocalState(self.loaded.model, self.optimizer))
         if checkpoint is not None:
-            self.run = _Run(step=checkpoint.step, best=checkpoint.state["best"], last=dict(checkpoint.state["last"]))
-
-    def finish(self) -> None:
-        """Write the final model, and make it the best one if nothing was held out."""
-        self.save("final")
-        if self.run.best is None:
-            self.save("best")
-        barrier()
+            self.state = LessonState(step=checkpoint.step, **checkpoint.state)
 
     def save(self, name: str) -> None:
-        """Write the weights as they are to a folder of the run."""
+        """Writes the weights as they are to a folder of the run."""
         save_model(self.folder.path / name, self.loaded)

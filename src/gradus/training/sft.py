@@ -19,7 +19,7 @@ from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.lesson_config import SftConfig
-from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons
+from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
@@ -36,7 +36,7 @@ def train_sft(
     resume: bool = False,
     options: RunOptions | None = None,
 ) -> LessonResult:
-    """Train a model on what was said in ``episodes`` and write metrics, checkpoints, ``best`` and ``final`` to ``folder``.
+    """Trains a model on what was said in ``episodes`` and writes metrics, checkpoints, ``best`` and ``final`` to ``folder``.
 
     ``best`` is the model with the lowest validation loss, the final one if nothing is held out. Resuming gives, bit for
     bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
@@ -45,25 +45,24 @@ def train_sft(
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, config)
-    sequences = text_sequences(loaded, training)
-    if config.observations and not any(len(one.read) for one in sequences if one.read is not None):
+    samples = text_sequences(loaded, training)
+    if config.observations and not any(sample.read is not None and len(sample.read) for sample in samples):
         raise ConfigError(
             "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
         )
-    checks = text_sequences(loaded, validation) if validation else []
+    held_out = text_sequences(loaded, validation) if validation else []
     run_folder.open(config, resume=resume)
     try:
-        splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
-        store_splits(run_folder, {role: set(ids) for role, ids in splits.items()})
-        trainer = LessonTrainer(loaded, config, run_folder, _SftLessons(loaded, config, sequences, checks))
-        return take_lessons(trainer, options, resume=resume)
+        store_splits(run_folder, {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))})
+        trainer = LessonTrainer(loaded, config, run_folder, _SftLessons(loaded, config, samples, held_out))
+        return trainer.run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
         raise
 
 
 def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
-    """Split off the episodes of some tasks by a shuffle that depends on the seed alone."""
+    """Splits off the episodes of some tasks by a shuffle that depends on the seed alone."""
     usable = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     tasks = list(dict.fromkeys(task_id(episode) for episode in usable))
     count = round(config.validation_share * len(tasks))
@@ -76,47 +75,51 @@ def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Epis
 
 
 class _SftLessons:
-    """Passes over stored sequences in an order that depends on seed and epoch alone."""
+    """Passes over stored samples in an order that depends on seed and epoch alone."""
 
     def __init__(
         self,
         loaded: LoadedModel,
         config: SftConfig,
-        sequences: Sequence[TrainingSample],
-        checks: Sequence[TrainingSample],
+        samples: Sequence[TrainingSample],
+        held_out: Sequence[TrainingSample],
     ) -> None:
-        self._loaded, self._config, self._held_out = loaded, config, checks
-        self._by_episode: dict[int, list[TrainingSample]] = {}
-        for sequence in sequences:
-            self._by_episode.setdefault(sequence.episode, []).append(sequence)
-        self._augmented = Augmented.like(config, sequences)
-        self.validation_every = math.ceil(len(self._by_episode) / config.batch_size)  # once an epoch
-        planned = config.epochs * self.validation_every
-        self.steps = planned if config.max_steps is None else min(planned, config.max_steps)
+        self._loaded, self._config = loaded, config
+        by_episode: dict[int, list[TrainingSample]] = {}
+        for sample in samples:
+            by_episode.setdefault(sample.episode, []).append(sample)
+        self._episodes = [by_episode[number] for number in sorted(by_episode)]
+        self._augmented = Augmented(config, samples)
+        self.held_out = [self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)]
+        self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
+        self.steps = config.epochs * self.validation_every
+        if config.max_steps is not None:
+            self.steps = min(self.steps, config.max_steps)
 
     @property
     def kind(self) -> Literal["sft"]:
+        """The kind of its records."""
         return "sft"
 
-    def checks(self) -> list[TrainingSample]:
-        return [self._augmented.noisy(one, "check", number) for number, one in enumerate(self._held_out)]
-
     def epoch(self, step: int) -> int:
+        """Says which pass over the episodes a step belongs to."""
         return (step - 1) // self.validation_every + 1
 
     def batch(self, step: int) -> list[TrainingSample]:
+        """The samples of the step's episodes."""
         epoch, batch = divmod(step - 1, self.validation_every)
-        numbers = sorted(self._by_episode)
-        order = np.random.default_rng(child_seed(self._config.seed, "sft", "epoch", epoch)).permutation(len(numbers))
-        size = self._config.batch_size
-        chosen = order[batch * size : (batch + 1) * size].tolist()
-        sequences = [sequence for index in chosen for sequence in self._by_episode[numbers[index]]]
-        return self._augmented.batch(sequences, epoch, batch)
+        rng = np.random.default_rng(child_seed(self._config.seed, "sft", "epoch", epoch))
+        order = rng.permutation(len(self._episodes))
+        start = batch * self._config.batch_size
+        places = order[start : start + self._config.batch_size].tolist()
+        samples = [sample for place in places for sample in self._episodes[place]]
+        return self._augmented.batch(samples, epoch, batch)
 
-    def learn(self, batch: MicroBatch, *, read: bool = False) -> Learned:
+    def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
+        """The negative log-likelihood of a microbatch."""
         scores = score_tokens(self._loaded.model, batch, PLAIN, greedy=True, read=read)
         assert scores.greedy is not None
-        return Learned(
+        return LessonLoss(
             loss=-scores.logprobs.sum(),
             right=float(scores.greedy.sum()),
             read=None if scores.read is None else scores.read.sum(),
