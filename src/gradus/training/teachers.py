@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import exp
@@ -38,6 +38,9 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
+Samples = Sequence[TrainingSample]
+Episodes = Sequence[Episode]
+
 _FAR = 10.0  # nats between teacher and student that count
 _TOKENS = 16384  # of a pass that only scores
 _WORDS = 20  # of each place; vLLM gives no more unless it is started with --max-logprobs
@@ -59,12 +62,12 @@ class Teacher(Protocol):
         """Returns the policy that rolls out the teacher's own episodes."""
         ...
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
-        """The samples of these episodes with targets; tokens that have none are left out."""
+    def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
+        """Returns the samples of these episodes with targets; tokens without one are left out."""
         ...
 
-    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
-        """The teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
+        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
         ...
 
 
@@ -87,21 +90,24 @@ class ScriptedTeacher:
     def actor(self) -> Policy:
         return _Drawing(self._policy)
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
+    def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
         stated = replay(self._spec, self._policy, episodes, state)
-        return [self._targets.label(each, stated[each.episode]) for each in samples]
+        return [self._targets.label(sample, stated[sample.episode]) for sample in samples]
 
-    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
         stated = replay(self._spec, self._policy, episodes, state)
-        return [self._targets.logprobs(each, stated[each.episode]) for each in samples]
+        return [self._targets.logprobs(sample, stated[sample.episode]) for sample in samples]
 
 
 def state(session: Session, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
     """Returns what a session states: distributions, or its answer alone; nothing if it fails."""
     if isinstance(session, StatesDistributions):
         return session.distributions(requests)
-    actions = session.act(requests)
-    return [() if each.failure else (SpanDistribution("answer", (each.text,), (1.0,)),) for each in actions]
+    return [_certain(action) for action in session.act(requests)]
+
+
+def _certain(action: Action) -> AnswerDistribution:
+    return () if action.failure else (SpanDistribution("answer", (action.text,), (1.0,)),)
 
 
 class ModelTeacher:
@@ -121,20 +127,21 @@ class ModelTeacher:
     def actor(self) -> Policy:
         return LocalPolicy(self.model, self._sampling, name="teacher", grammar=self._grammar)
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
+    def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
         return list(samples)
 
     @torch.no_grad()
-    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
-        found = [torch.empty(0)] * len(samples)
-        words = vocabulary_size(self.model.model)
-        for batch in microbatches(samples, budget=_TOKENS, share=supports_tree(self.model.model), vocabulary=words):
-            with tree_attention(self.model.model):
-                scored = score_tokens(self.model.model, batch.to(self.model.device), self._sampling).logprobs.cpu()
-            parts = scored.split([samples[index].actions for index in batch.sequences])
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
+        logprobs = [torch.empty(0)] * len(samples)
+        model = self.model.model
+        batches = microbatches(samples, budget=_TOKENS, share=supports_tree(model), vocabulary=vocabulary_size(model))
+        for batch in batches:
+            with tree_attention(model):
+                scores = score_tokens(model, batch.to(self.model.device), self._sampling)
+            parts = scores.logprobs.cpu().split([samples[index].actions for index in batch.sequences])
             for index, part in zip(batch.sequences, parts, strict=True):
-                found[index] = part
-        return found
+                logprobs[index] = part
+        return logprobs
 
 
 class ServedTeacher:
@@ -163,22 +170,22 @@ class ServedTeacher:
     def actor(self) -> Policy:
         return self._server
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
-        return [
-            replace(sample, soft=padded([{word: exp(each) for word, each in found.items()} for found in scored]))
-            for sample, scored in zip(samples, self._scored(samples, _WORDS), strict=True)
-        ]
+    def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
+        labeled: list[TrainingSample] = []
+        for sample, scored in zip(samples, self._scored(samples, _WORDS), strict=True):
+            targets = [_probabilities(logprobs) for logprobs in scored]
+            labeled.append(replace(sample, soft=padded(targets)))
+        return labeled
 
-    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
-        return [
-            torch.tensor(
-                [found[word] for found, word in zip(scored, sample.ids[sample.positions].tolist(), strict=True)]
-            )
-            for sample, scored in zip(samples, self._scored(samples, 0), strict=True)
-        ]
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
+        taught: list[Tensor] = []
+        for sample, scored in zip(samples, self._scored(samples, 0), strict=True):
+            words = sample.ids[sample.positions].tolist()
+            taught.append(torch.tensor([row[word] for row, word in zip(scored, words, strict=True)]))
+        return taught
 
-    def _scored(self, samples: Sequence[TrainingSample], words: int) -> list[list[dict[int, float]]]:
-        """Of each trained token of each sample: the log-probs of that many likeliest words, and of the one that was said."""
+    def _scored(self, samples: Samples, words: int) -> list[list[dict[int, float]]]:
+        """The log-probs of that many likeliest words, and of the sampled one, at each trained token of each sample."""
 
         def score(sample: TrainingSample) -> list[dict[int, float]]:
             scored = self._server.score(sample.ids.tolist(), words)
@@ -190,41 +197,47 @@ class ServedTeacher:
     def _check_same_words(self, student: LoadedModel) -> None:
         """Raises ConfigError unless the server renders a conversation of all printable characters into the student's ids."""
         try:
-            theirs = self._server.rendered(string.printable.strip())
+            ids = self._server.rendered(string.printable.strip())
         except PolicyError as error:
             raise ConfigError(
                 f"{self.name} cannot teach: {error}; a teacher's server is vLLM, with its route /tokenize"
             ) from error
-        if tuple(theirs) != tuple(student.renderer.first("", string.printable.strip())):
+        if tuple(ids) != tuple(student.renderer.first("", string.printable.strip())):
             raise ConfigError(
                 f"{self.name} has another tokenizer or chat template than the student {student.path}, so its probabilities are those "
                 "of other tokens; serve a teacher with the student's, or train on its text with gradus teach and gradus sft"
             )
 
 
-def with_teacher(
-    samples: Sequence[TrainingSample], episodes: Sequence[Episode], teacher: Teacher, coef: float
-) -> list[TrainingSample]:
+def with_teacher(samples: Samples, episodes: Episodes, teacher: Teacher, coef: float) -> list[TrainingSample]:
     """Add to each token's advantage ``coef`` times how much likelier it is to the teacher than it was to the sampler, in nats.
 
     This is the policy gradient of reverse KL. What the teacher never says counts as 10 nats; a token without a target gets nothing.
     """
     taught: list[TrainingSample] = []
-    for sample, theirs in zip(samples, teacher.logprobs(samples, episodes), strict=True):
-        gain = (theirs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
+    for sample, logprobs in zip(samples, teacher.logprobs(samples, episodes), strict=True):
+        gain = (logprobs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
         assert sample.advantages is not None
         taught.append(replace(sample, advantages=sample.advantages + coef * gain))
     return taught
 
 
+def _probabilities(logprobs: Mapping[int, float]) -> dict[int, float]:
+    return {word: exp(logprob) for word, logprob in logprobs.items()}
+
+
 def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
-    """Raises ConfigError unless both have one vocabulary and render one conversation alike."""
+    """Raises ConfigError unless both models have one vocabulary and render one conversation alike."""
     system, first, answer, second = _CONVERSATION
 
     def rendered(loaded: LoadedModel) -> list[object]:
         renderer = loaded.renderer
-        said = [renderer.first(system, first), renderer.encode_answer(answer), renderer.following(second)]
-        return [loaded.tokenizer.get_vocab(), *said]
+        return [
+            loaded.tokenizer.get_vocab(),
+            renderer.first(system, first),
+            renderer.encode_answer(answer),
+            renderer.following(second),
+        ]
 
     if rendered(student) != rendered(teacher):
         raise ConfigError(
@@ -249,13 +262,13 @@ class _DrawingSession:
 
     def __init__(self, teacher: StatesDistributions, episodes: Sequence[EpisodeStart]) -> None:
         self._teacher = teacher
-        self._rngs = [child_rng(0, *each.key, "distill") for each in episodes]
+        self._rngs = [child_rng(0, *start.key, "distill") for start in episodes]
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         actions: list[Action] = []
         for request, stated in zip(requests, self._teacher.distributions(requests), strict=True):
             rng = self._rngs[request.row]
-            words = (rng.choices(each.answers, each.probabilities)[0] for each in stated)
+            words = (rng.choices(span.answers, span.probabilities)[0] for span in stated)
             actions.append(Action(text=" ".join(words)))
         return actions
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class HeldOut:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> HeldOut:
         """Those of a recipe's table ``grpo``."""
-        return cls(**{each.name: settings[each.name] for each in fields(cls) if each.name in settings})
+        return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
 
     @property
     def held_out(self) -> int:
@@ -36,43 +37,32 @@ class HeldOut:
 
 
 _GIVE_UP = 20_000  # tasks in a row that may not be used
+NO_IDS: frozenset[str] = frozenset()
 
 
 def training_tasks(
-    spec: EnvironmentSpec, config: GrpoConfig, first: int, count: int, reserved: frozenset[str]
+    spec: EnvironmentSpec, config: GrpoConfig, first: int, number: int, reserved: frozenset[str]
 ) -> tuple[list[Task], int]:
-    """``count`` tasks of the run's order from place ``first`` on, and the first place after them.
+    """``number`` tasks of the run's order from place ``first`` on, and the first place after them.
 
     The order is a fresh shuffle each epoch, or one after another if endless; it depends on the seed and on the place alone, so
     a resumed run goes on where it was. A task whose id is ``reserved`` is passed over.
     """
-    index_of = _order(config)
-    tasks: list[Task] = []
-    for place, task in _usable(spec, index_of, first, reserved):
-        tasks.append(task)
-        if len(tasks) == count:
-            return tasks, place + 1
-    return tasks, first
+    usable = list(islice(_usable(spec, _order(config), first, reserved), number))
+    next_place = usable[-1][0] + 1 if usable else first
+    return [task for _, task in usable], next_place
 
 
 def validation_tasks(
-    spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = frozenset()
+    spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = NO_IDS
 ) -> list[Task]:
     """The held-out tasks: the first training tasks that differ from each other, from those of conditions and from what was taught.
 
     At most half of a finite set is held out, so that a file of forty rows leaves something to train on.
     """
-    taken = {*_condition_ids(spec), *taught}
-    tasks: list[Task] = []
     if not config.held_out:
-        return tasks
-    count = _at_most_half(spec, config)
-    for _, task in _usable(spec, lambda place: config.first_task + place, 0, taken):
-        taken.add(task.id)
-        tasks.append(task)
-        if len(tasks) == count:
-            break
-    return tasks
+        return []
+    return list(islice(_different(spec, config, _condition_ids(spec) | taught), _at_most_half(spec, config)))
 
 
 def epochs_a_step(spec: EnvironmentSpec, config: GrpoConfig) -> float | None:
@@ -86,35 +76,35 @@ def epochs_a_step(spec: EnvironmentSpec, config: GrpoConfig) -> float | None:
 
 
 def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
-    """Returns how many tasks are held out: as many as asked for, or half of a finite set if it has fewer than twice as many."""
+    """Returns how many tasks are held out: as the settings say, or half of a finite set if it has fewer than twice as many."""
     if spec.content is None:
         return config.held_out
-    seen = set(_condition_ids(spec))
     different = 0
     with suppress(ConfigError):  # no other is left
-        for _, task in _usable(spec, lambda place: config.first_task + place, 0, seen):
-            seen.add(task.id)
+        for _ in islice(_different(spec, config, _condition_ids(spec)), 2 * config.held_out):
             different += 1
-            if different == 2 * config.held_out:
-                break
     return max(1, different // 2)
 
 
+def _different(spec: EnvironmentSpec, config: GrpoConfig | HeldOut, excluded: frozenset[str]) -> Iterator[Task]:
+    """Training tasks in order, each once."""
+    ids = set(excluded)
+    for _, task in _usable(spec, lambda place: config.first_task + place, 0, ids):
+        ids.add(task.id)
+        yield task
+
+
 def reserved_ids(
-    spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = frozenset()
+    spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = NO_IDS
 ) -> frozenset[str]:
     """Ids of all tasks that judge and must not be trained on or taught: validation, and conditions of a finite data set."""
     return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config, taught)}
 
 
-def taught_indices(spec: EnvironmentSpec, count: int, reserved: frozenset[str]) -> list[int]:
-    """The first ``count`` indices of training tasks that a teacher may answer."""
-    places: list[int] = []
-    for place, _ in _usable(spec, lambda place: place, 0, reserved):
-        places.append(place)
-        if len(places) == count:
-            break
-    return places
+def taught_indices(spec: EnvironmentSpec, number: int, reserved: frozenset[str]) -> list[int]:
+    """The first ``number`` indices of training tasks that a teacher may answer."""
+    usable = _usable(spec, lambda place: place, 0, reserved)
+    return [place for place, _ in islice(usable, number)]
 
 
 def _order(config: GrpoConfig) -> Callable[[int], int]:
@@ -127,7 +117,7 @@ def _order(config: GrpoConfig) -> Callable[[int], int]:
 
 
 @lru_cache(maxsize=4)
-def _shuffle(seed: int, epoch: int, number: int) -> np.ndarray:
+def _shuffle(seed: int, epoch: int, number: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The order of ``number`` tasks in an epoch; kept, because a run asks for a few places at a time."""
     return np.random.default_rng(child_seed(seed, "tasks", epoch)).permutation(number)
 
@@ -137,13 +127,13 @@ def _usable(
 ) -> Iterator[tuple[int, Task]]:
     """Places and tasks from ``first`` on, those that are reserved left out."""
     last = first
-    place = first
-    while place - last <= _GIVE_UP:
+    for place in count(first):
+        if place - last > _GIVE_UP:
+            break
         task = spec.identify(spec.train_task(index_of(place)))
         if task.id not in reserved:
             yield place, task
             last = place
-        place += 1
     raise ConfigError(
         f"{spec.name} has no task left to train on: all are held out for validation, were taught before or belong to a condition; "
         "lower grpo.validation_tasks, teach fewer, or give more rows"
@@ -153,5 +143,5 @@ def _usable(
 def _condition_ids(spec: EnvironmentSpec) -> frozenset[str]:
     """Ids of the conditions' tasks, if tasks have a content of their own; endless environments keep their seeds apart."""
     if spec.content is None:
-        return frozenset()
+        return NO_IDS
     return frozenset(spec.identify(task).id for name in spec.conditions for task in spec.tasks(name))

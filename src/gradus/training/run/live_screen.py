@@ -45,7 +45,8 @@ class Screen:
 
     def __init__(self, title: str, *, steps: int, figures: Mapping[str, str], done: int = 0, live: bool = True) -> None:
         self._steps, self._figures, self._first = steps, figures, done
-        self._started, self._said = time.perf_counter(), -math.inf
+        self._started = time.perf_counter()
+        self._printed = -math.inf  # when the last line was
         self._console = Terminal(quiet=not live)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn())
         phase = TextColumn("{task.fields[phase]}", markup=False)
@@ -72,12 +73,12 @@ class Screen:
         """A step is done."""
         done, now = int(record["step"]), time.perf_counter()
         self._bar.update(self._task, completed=done, phase="")
-        soon = done < self._steps and now - self._said < EVERY
-        if quiet() or (soon and not verbose()):
+        too_soon = done < self._steps and now - self._printed < EVERY
+        if quiet() or (too_soon and not verbose()):
             return
-        self._said = now
-        left = (now - self._started) / (done - self._first) * (self._steps - done)
-        line = f"step {done}/{self._steps}  left {clock_text(left)}"
+        self._printed = now
+        remaining = (now - self._started) / (done - self._first) * (self._steps - done)
+        line = f"step {done}/{self._steps}  left {clock_text(remaining)}"
         for label, key in self._figures.items():
             figure = _figure(record, key)
             if figure and (verbose() or len(line) + len(label) + len(figure) + 3 <= WIDTH):

@@ -22,21 +22,20 @@ class GrpoSplits:
         self._spec, self._config, self._taught = spec, config, taught
         self.validation = validation_tasks(spec, config, taught)
         self.reserved = reserved_ids(spec, config, taught)
-        self._trained: dict[int, str] = {}  # place in the order of tasks -> id
+        self._trained: set[str] = set()
+        self._next = 0  # the first place in the order of tasks that is not among the trained ones
 
     def store(self, folder: RunFolder, next_task: int) -> None:
         """Write what was used before place ``next_task`` of the run's order. Raises ConfigError if a task judges that was taught."""
-        place = next(reversed(self._trained), 0)
-        while place < next_task:
-            (task,), place = training_tasks(self._spec, self._config, place, 1, self.reserved)
-            self._trained[place] = task.id
+        while self._next < next_task:
+            (task,), self._next = training_tasks(self._spec, self._config, self._next, 1, self.reserved)
+            self._trained.add(task.id)
         validation = {task.id for task in self.validation}
-        conditions = self.reserved - validation
         splits = {
             "teach": self._taught,
-            "train": set(self._trained.values()),
+            "train": self._trained,
             "validation": validation,
-            "conditions": conditions,
+            "conditions": self.reserved - validation,
         }
         store_splits(folder, splits)
 
@@ -53,7 +52,8 @@ def check_splits(splits: Mapping[str, Iterable[str]]) -> None:
     """Raises ConfigError if a task of ``validation`` or ``conditions`` was also trained on or taught."""
     for judge in ("validation", "conditions"):
         for role in ("train", "teach"):
-            if shared := set(splits.get(judge, ())) & set(splits.get(role, ())):
+            shared = set(splits.get(judge, ())) & set(splits.get(role, ()))
+            if shared:
                 raise ConfigError(
                     f"{len(shared)} tasks are both in {role} and in {judge}, the first is {min(shared)}: a task that judges "
                     "must never be trained on. Teach other tasks, or hold out others (grpo.first_task)"
@@ -67,6 +67,6 @@ def taught_ids(model: Path) -> frozenset[str]:
 
 
 def task_id(episode: Episode) -> str:
-    """The id of an episode's task; those that were stored without one are told apart by their seed."""
+    """The id of an episode's task; one that was stored without an id has its seed and options in place of it."""
     task = episode.task
     return task.id or repr((task.environment, task.seed, sorted(task.options.items())))

@@ -25,8 +25,9 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from figures(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and name != "step" and isfinite(value):
-            yield f"{prefix}{name}", float(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if name != "step" and isfinite(value):
+                yield f"{prefix}{name}", float(value)
 
 
 @contextmanager
@@ -45,11 +46,12 @@ def open_trackers(
             """Give the record's figures to each, under its kind and decoding; its ``step`` is the x-axis."""
             step = record.get("step")
             if not logs:
-                opened = [_OPEN[each] for each in dict.fromkeys(names) if each in _OPEN]
-                logs.extend(each(closing, Path(folder), step, name, config or {}) for each in opened)
-            group = "/".join(str(record[each]) for each in ("kind", "decoding") if each in record)
+                trackers = [_OPEN[tracker] for tracker in dict.fromkeys(names) if tracker in _OPEN]
+                logs.extend(start(closing, Path(folder), step, name, config or {}) for start in trackers)
+            group = "/".join(str(record[key]) for key in ("kind", "decoding") if key in record)
+            values = {f"{group}/{figure}": value for figure, value in figures(record)}
             for log in logs:
-                log({f"{group}/{each}": value for each, value in figures(record)}, step)
+                log(values, step)
 
         yield track
 
@@ -85,8 +87,10 @@ _OPEN: dict[str, Callable[..., Log]] = {"tensorboard": _tensorboard, "wandb": _w
 
 def check_trackers(names: Sequence[str]) -> None:
     """Raises ConfigError for a name that is unknown or whose package is missing; imports none of them."""
-    for each in names:
-        if each not in TRACKERS and each != "jsonl":
-            raise ConfigError(f"unknown tracker {each}; there are jsonl (always on), {', '.join(TRACKERS)}")
-        if each in TRACKERS and find_spec(each) is None:
-            raise ConfigError(f"the tracker {each} needs its package; pip install 'gradus-rl[{each}]'")
+    for name in names:
+        if name == "jsonl":
+            continue
+        if name not in TRACKERS:
+            raise ConfigError(f"unknown tracker {name}; there are jsonl (always on), {', '.join(TRACKERS)}")
+        if find_spec(name) is None:
+            raise ConfigError(f"the tracker {name} needs its package; pip install 'gradus-rl[{name}]'")
