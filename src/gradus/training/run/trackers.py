@@ -25,9 +25,12 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from figures(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            if name != "step" and isfinite(value):
-                yield f"{prefix}{name}", float(value)
+        elif name != "step" and _is_finite(value):
+            yield f"{prefix}{name}", float(value)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 @contextmanager
