@@ -15,16 +15,19 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
 from gradus.policies.local.cpu.float32_linear import FastLinear
-from gradus.policies.local.llama_forward import causal_model, decode_hidden, decode_positions, has_lean_decoder
+from gradus.policies.local.llama_forward import causal_model, decode_hidden, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.data.microbatches import MicroBatch, Tree
 from gradus.training.engine.tree_attention import attend
 from gradus.training.engine.tree_support import TREE, TREE_BF16
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores, in_chunks
+
+PLAIN = SamplingConfig()
+Finish = Callable[[Tensor], Tensor]
+Compare = Callable[[Tensor, Tensor | None, slice], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +35,27 @@ class TokenScores:
     """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
 
     ``entropy`` (A,) of that distribution, nats, with gradient if ``differentiate`` was set. ``greedy`` (A,) bool, true where the token
-    is the most likely one. ``read`` (R,): log-probs of what the environment showed, under the model itself, with gradient; None unless
-    asked for.
+    is the most likely one. ``read`` (R,): log-probs of what the environment showed, under the model itself, with gradient. The last three
+    are None unless the caller wants them.
     """
 
     logprobs: Tensor
     entropy: Tensor | None
     greedy: Tensor | None
     read: Tensor | None
+
+
+class _FigureChoice(NamedTuple):
+    """The figures that are computed beside log-probs."""
+
+    entropy: bool = False
+    differentiate: bool = False
+    greedy: bool = False
+
+    def is_plain(self, sampling: SamplingConfig, legal: Tensor | None) -> bool:
+        """Says whether a softmax is all that must be computed."""
+        cut = sampling.greedy or sampling.top_k or sampling.top_p < 1.0
+        return legal is None and not (cut or self.differentiate)
 
 
 def score_tokens(
@@ -58,35 +74,33 @@ def score_tokens(
     that the sampler draws with (temperature, top-k, top-p and grammar).
     """
     causal, labels = causal_model(model), batch.labels
-    wanted = torch.cat([labels.source, labels.read_source]) if read else labels.source
-    source, place = torch.unique(wanted, return_inverse=True)
-    in_order = torch.equal(source, wanted)  # else repeated, or in another order: unique sorts
+    choice = _FigureChoice(entropy, differentiate, greedy)
+    places = torch.cat([labels.source, labels.read_source]) if read else labels.source
+    source, order = torch.unique(places, return_inverse=True)
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
-    asked = _Asked(entropy, differentiate, greedy)
-    tiled = causal.device.type == "cpu" and _is_plain(sampling, labels.legal, asked)  # in a cache passes cost little
+    # In a processor's cache passes over a softmax cost little.
+    tiled = causal.device.type == "cpu" and choice.is_plain(sampling, labels.legal)
     finish = _finish_of(causal) if many or tiled else None
+    score = _score_logits
     if finish is not None and (many or _takes_tiles(causal, finish)):
-        states, score = _hidden(causal, batch, source), partial(_score_hidden, causal, finish)
+        states = _hidden(causal, batch, source)
+        score = partial(_score_hidden, causal, finish)
     else:
-        states, score = _logits(causal, batch, source), _score_logits
-    states = states if in_order else states.index_select(0, place)
-    said = states[: len(labels.source)] if read else states
-    scores = score(said, labels.target, labels.legal, sampling, asked)
+        states = _logits(causal, batch, source)
+    if not torch.equal(source, places):  # repeated, or in another order: unique sorts
+        states = states.index_select(0, order)
+    sampled = states[: len(labels.source)] if read else states
+    logprobs, entropies, best = score(sampled, labels.target, labels.legal, sampling, choice)
+    shown = None
+    if read:
+        shown = score(states[len(sampled) :], labels.read_target, None, PLAIN, _FigureChoice())[0]
     return TokenScores(
-        logprobs=scores[0],
-        entropy=scores[1] if entropy else None,
-        greedy=scores[2] if greedy else None,
-        read=score(states[len(said) :], labels.read_target, None, SamplingConfig(), _Asked())[0] if read else None,
+        logprobs=logprobs, entropy=entropies if entropy else None, greedy=best if greedy else None, read=shown
     )
 
 
 def compare_tokens(
-    model: nn.Module,
-    batch: MicroBatch,
-    compare: Callable[[Tensor, Tensor | None, slice], Tensor],
-    *,
-    teacher: nn.Module | None = None,
-    read: bool = False,
+    model: nn.Module, batch: MicroBatch, compare: Compare, *, teacher: nn.Module | None = None, read: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """``compare(logits, teacher's logits, rows)`` of the sampled tokens, (A, ...), and log-probs (R,) of what the environment showed.
 
@@ -94,45 +108,40 @@ def compare_tokens(
     goes into ``model`` alone. Call inside ``tree_attention`` of both models.
     """
     labels = batch.labels
-    states, head = _states_and_head(
-        model, batch, torch.cat([labels.source, labels.read_source]) if read else labels.source
-    )
-    said, shown = states[: len(labels.source)], states[len(labels.source) :]
-    with torch.no_grad():
-        known, teaching = (said, _same) if teacher is None else _states_and_head(teacher, batch, labels.source)
+    words = vocabulary_size(model)
+    places = torch.cat([labels.source, labels.read_source]) if read else labels.source
+    states, head = _states_and_head(model, batch, places)
+    sampled, shown = states[: len(labels.source)], states[len(labels.source) :]
+    teacher_states, teacher_head = sampled, _same
+    if teacher is not None:
+        with torch.no_grad():
+            teacher_states, teacher_head = _states_and_head(teacher, batch, labels.source)
 
     def compared(part: Tensor, start: int) -> tuple[Tensor]:
         rows = slice(start, start + len(part))
-        with torch.no_grad():
-            taught = None if teacher is None else teaching(known[rows])
+        taught = None
+        if teacher is not None:
+            with torch.no_grad():
+                taught = teacher_head(teacher_states[rows])
         return (compare(head(part), taught, rows),)
 
     def read_logprobs(part: Tensor, start: int) -> tuple[Tensor]:
-        return (chosen_logprobs(head(part), labels.read_target[start : start + len(part)], SamplingConfig()),)
+        return (chosen_logprobs(head(part), labels.read_target[start : start + len(part)], PLAIN),)
 
-    words = vocabulary_size(model)
-    (figures,) = in_chunks(compared, said, words)
+    (figures,) = in_chunks(compared, sampled, words)
     assert figures is not None
     return figures, in_chunks(read_logprobs, shown, words)[0] if read else None
 
 
-def _states_and_head(model: nn.Module, batch: MicroBatch, wanted: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Returns what a model's head reads at the places ``wanted``, and the head; the logits if it cannot be taken apart."""
+def _states_and_head(model: nn.Module, batch: MicroBatch, places: Tensor) -> tuple[Tensor, Finish]:
+    """Returns what a model's head reads at ``places``, and the head; the logits if it cannot be taken apart."""
     causal: Any = causal_model(model)
-    source, place = torch.unique(wanted, return_inverse=True)
+    source, order = torch.unique(places, return_inverse=True)
     finish = _finish_of(causal)
     if finish is None:
-        return _logits(causal, batch, source).index_select(0, place), _same
+        return _logits(causal, batch, source).index_select(0, order), _same
     head = causal.get_output_embeddings()
-    return _hidden(causal, batch, source).index_select(0, place), lambda hidden: finish(head(hidden))
-
-
-class _Asked(NamedTuple):
-    """The figures that are computed beside log-probs."""
-
-    entropy: bool = False
-    differentiate: bool = False
-    greedy: bool = False
+    return _hidden(causal, batch, source).index_select(0, order), lambda hidden: finish(head(hidden))
 
 
 def _score_hidden(
@@ -142,19 +151,17 @@ def _score_hidden(
     target: Tensor,
     legal: Tensor | None,
     sampling: SamplingConfig,
-    asked: _Asked,
+    choice: _FigureChoice,
 ) -> TokenFigures:
     """Figures of tokens from the hidden states (A, d) that predict them, in chunks."""
     head = causal.get_output_embeddings()
-    if _is_plain(sampling, legal, asked) and _takes_tiles(causal, finish):
+    if choice.is_plain(sampling, legal) and _takes_tiles(causal, finish):
         return chunked_scores(head, hidden, target, sampling)
-    words, figures = vocabulary_size(causal), partial(_score_logits, sampling=sampling, asked=asked)
-    return chunked_figures(lambda part: finish(head(part)), words, hidden, target, legal, figures)
 
+    def figures(part: Tensor, target: Tensor, legal: Tensor | None) -> TokenFigures:
+        return _score_logits(finish(head(part)), target, legal, sampling, choice)
 
-def _is_plain(sampling: SamplingConfig, legal: Tensor | None, asked: _Asked) -> bool:
-    """Says whether a softmax is all that is asked for."""
-    return legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or asked.differentiate)
+    return chunked_figures(figures, vocabulary_size(causal), hidden, target, legal)
 
 
 def _takes_tiles(causal: Any, finish: Finish) -> bool:
@@ -163,53 +170,82 @@ def _takes_tiles(causal: Any, finish: Finish) -> bool:
 
 
 def _score_logits(
-    logits: Tensor, target: Tensor, legal: Tensor | None, sampling: SamplingConfig, asked: _Asked
+    logits: Tensor, target: Tensor, legal: Tensor | None, sampling: SamplingConfig, choice: _FigureChoice
 ) -> TokenFigures:
     """Log-probs, entropy and greedy of tokens from their logits (A, V)."""
-    best = _greedy(logits, target, legal) if asked.greedy else None
-    if not asked.entropy:
+    best = _is_greedy(logits, target, legal) if choice.greedy else None
+    if not choice.entropy:
         return chosen_logprobs(logits, target, sampling, legal), None, best
     logprobs = sampling_logprobs(logits, sampling, legal, drawn_ids=target)
-    chosen = logprobs.gather(1, target[:, None])[:, 0]
-    return chosen, token_entropy(logprobs if asked.differentiate else logprobs.detach()), best
+    entropy = token_entropy(logprobs if choice.differentiate else logprobs.detach())
+    return logprobs.gather(1, target[:, None])[:, 0], entropy, best
 
 
-def _logits(causal: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
+@torch.no_grad()
+def _is_greedy(logits: Tensor, target: Tensor, legal: Tensor | None) -> Tensor:
+    scores = logits if legal is None else logits.masked_fill(~legal, float("-inf"))
+    return scores.argmax(dim=1) == target
+
+
+def _attends_by_tree(causal: Any) -> bool:
+    return causal.config._attn_implementation in (TREE, TREE_BF16)
+
+
+def _logits(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
     """Logits (S, V) at places of a microbatch."""
-    attention = causal.config._attn_implementation
-    if attention in (TREE, TREE_BF16) and has_lean_decoder(causal):
-        attend_tree = partial(_lean_attend, batch.tree, attention == TREE_BF16)
-        return decode_positions(causal, batch.input_ids, batch.positions, attend_tree, source)
-    if attention in (TREE, TREE_BF16):
-        options: dict[str, Any] = {"use_cache": False, "logits_to_keep": source, "tree": batch.tree}
-        return causal(input_ids=batch.input_ids, position_ids=batch.positions, **options).logits[0]
-    return _rows(causal, batch, source)
+    if not _attends_by_tree(causal):
+        return _row_logits(causal, batch, source)
+    if has_lean_decoder(causal):
+        return causal.lm_head(_hidden(causal, batch, source))
+    out = causal(
+        input_ids=batch.input_ids,
+        position_ids=batch.positions,
+        use_cache=False,
+        logits_to_keep=source,
+        tree=batch.tree,
+    )
+    return out.logits[0]
 
 
 def _hidden(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
     """Hidden states (S, d) that the language-model head reads, at places of a microbatch."""
-    attention = causal.config._attn_implementation
-    if attention in (TREE, TREE_BF16) and has_lean_decoder(causal):
-        attend_tree = partial(_lean_attend, batch.tree, attention == TREE_BF16)
+    if not _attends_by_tree(causal):
+        ids = _row_ids(batch)
+        states = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        return states[source // ids.shape[1], source % ids.shape[1]]
+    if has_lean_decoder(causal):
+        attend_tree = partial(_lean_attend, batch.tree, causal.config._attn_implementation == TREE_BF16)
         return decode_hidden(causal, batch.input_ids, batch.positions, attend_tree, source)
-    if attention in (TREE, TREE_BF16):
-        out = causal.base_model(
-            input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, tree=batch.tree
-        )
-        return out.last_hidden_state[0].index_select(0, source)
+    out = causal.base_model(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, tree=batch.tree)
+    return out.last_hidden_state[0].index_select(0, source)
+
+
+def _row_logits(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
+    """Logits (S, V) where a model brings its own attention: rows of a microbatch cut with ``share=False``, right-padded.
+
+    Padding stands behind every real token, so causal attention alone keeps it out.
+    """
     ids = _row_ids(batch)
-    out = causal.base_model(input_ids=ids, use_cache=False)
-    return out.last_hidden_state[source // ids.shape[1], source % ids.shape[1]]
+    width = ids.shape[1]
+    if "logits_to_keep" not in inspect.signature(causal.forward).parameters:
+        return causal(input_ids=ids, use_cache=False).logits.flatten(0, 1)[source]
+    columns, place = torch.unique(source % width, return_inverse=True)
+    logits = causal(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
+    return logits[source // width, place]
 
 
-Finish = Callable[[Tensor], Tensor]
-_FINISHES: WeakKeyDictionary[nn.Module, Finish | None] = WeakKeyDictionary()
+def _row_ids(batch: MicroBatch) -> Tensor:
+    """Ids (B, Ls) of a microbatch without shared prefixes."""
+    if batch.tree.prefixes[0]:
+        raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
+    return batch.input_ids.view(batch.tree.suffixes)
 
 
 def _same(logits: Tensor) -> Tensor:
     return logits
 
 
+_FINISHES: WeakKeyDictionary[nn.Module, Finish | None] = WeakKeyDictionary()
 _CAP, _FACTORS = "final_logit_softcapping", ("logit_scale", "logits_scaling", "lm_head_multiplier")
 
 
@@ -217,12 +253,14 @@ def _finishes(causal: Any) -> Iterator[Finish]:
     """Returns what a model may do with its head's product: nothing, a cap (Gemma), a factor (Cohere, Granite, Falcon-H1)."""
     config = causal.config.get_text_config(decoder=True)
     yield _same
-    if cap := getattr(config, _CAP, None):
+    cap = getattr(config, _CAP, None)
+    if cap:
         yield lambda logits: torch.tanh(logits / cap) * cap
-    factors = (getattr(config, name, None) for name in _FACTORS)
-    for factor in filter(None, factors):
-        yield lambda logits, factor=factor: logits * factor
-        yield lambda logits, factor=factor: logits / factor
+    for name in _FACTORS:
+        factor = getattr(config, name, None)
+        if factor:
+            yield lambda logits, factor=factor: logits * factor
+            yield lambda logits, factor=factor: logits / factor
 
 
 def finishes_logits(config: Any) -> bool:
@@ -239,45 +277,23 @@ def _finish_of(causal: Any) -> Finish | None:
         return None
     if causal not in _FINISHES:
         attention = causal.config._attn_implementation
-        if attention in (TREE, TREE_BF16):
+        if _attends_by_tree(causal):
             causal.config._attn_implementation = "sdpa"
         try:
-            with torch.no_grad():
-                ids = torch.tensor([[1, 2, 3]], device=causal.device)
-                hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
-                logits = causal(input_ids=ids, use_cache=False).logits
-                product = causal.get_output_embeddings()(hidden)
-                equal = (finish for finish in _finishes(causal) if torch.equal(finish(product), logits))
-                _FINISHES[causal] = next(equal, None)
+            _FINISHES[causal] = _try_finishes(causal)
         finally:
             causal.config._attn_implementation = attention
     return _FINISHES[causal]
 
 
 @torch.no_grad()
-def _greedy(logits: Tensor, target: Tensor, legal: Tensor | None) -> Tensor:
-    scores = logits if legal is None else logits.masked_fill(~legal, float("-inf"))
-    return scores.argmax(dim=1) == target
-
-
-def _rows(model: PreTrainedModel, batch: MicroBatch, source: Tensor) -> Tensor:
-    """Logits (S, V) where a model brings its own attention: rows of a microbatch cut with ``share=False``, right-padded.
-
-    Padding stands behind every real token, so causal attention alone keeps it out.
-    """
-    ids = _row_ids(batch)
-    columns, place = torch.unique(source % ids.shape[1], return_inverse=True)
-    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
-        return model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[source]
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
-    return logits[source // ids.shape[1], place]
-
-
-def _row_ids(batch: MicroBatch) -> Tensor:
-    """Ids (B, Ls) of a microbatch without shared prefixes."""
-    if batch.tree.prefixes[0]:
-        raise ValueError("this model's attention cannot share prefixes; cut microbatches with share=False")
-    return batch.input_ids.view(batch.tree.suffixes)
+def _try_finishes(causal: Any) -> Finish | None:
+    ids = torch.tensor([[1, 2, 3]], device=causal.device)
+    hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    logits = causal(input_ids=ids, use_cache=False).logits
+    product = causal.get_output_embeddings()(hidden)
+    equal = (finish for finish in _finishes(causal) if torch.equal(finish(product), logits))
+    return next(equal, None)
 
 
 def vocabulary_size(model: nn.Module) -> int:
@@ -286,7 +302,7 @@ def vocabulary_size(model: nn.Module) -> int:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Make train mode and eval mode the same function, so that a ratio before the first update is 1.
+    """Makes train mode and eval mode the same function, so that a ratio before the first update is 1.
 
     Dropout would make the log-probs of the trainer differ from the sampler's for no reason; RL has noise enough.
     """

@@ -7,8 +7,9 @@ and words that stay in a processor's cache, where a pass over them costs little 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +19,29 @@ from gradus.policies.local.cpu.float32_linear import product
 from gradus.policies.local.sampling import SamplingConfig
 
 MAX_LOGITS = 2**24  # tokens x vocabulary that are computed at once: 64 MiB in float32
-_TILES = {"cpu": (512, 1024)}  # tokens and words that are computed at once if nothing but a softmax is asked for
+_TILES = {"cpu": (512, 1024)}  # tokens and words that are computed at once if nothing but a softmax is computed
 _TILE = (2048, 8192)  # on other devices
 
 TokenFigures = tuple[Tensor, Tensor | None, Tensor | None]  # log-probs, entropy, greedy, each (A,)
 
 
 def chunked_figures(
-    head: Callable[[Tensor], Tensor],
+    figures: Callable[[Tensor, Tensor, Tensor | None], TokenFigures],
     vocabulary: int,
     hidden: Tensor,
     target: Tensor,
     legal: Tensor | None,
-    figures: Callable[[Tensor, Tensor, Tensor | None], TokenFigures],
 ) -> TokenFigures:
-    """``figures(logits, target, legal)`` of hidden states (A, d), chunk by chunk, with logits computed again in the backward pass.
+    """``figures(hidden states, target, legal)`` of hidden states (A, d), chunk by chunk, with logits computed again in the backward pass.
 
-    ``head`` makes logits (C, ``vocabulary``) of hidden states (C, d).
+    ``figures`` makes logits (C, ``vocabulary``) of hidden states (C, d).
     """
 
     def of_chunk(part: Tensor, start: int) -> TokenFigures:
         rows = slice(start, start + len(part))
-        return figures(head(part), target[rows], None if legal is None else legal[rows])
+        return figures(part, target[rows], None if legal is None else legal[rows])
 
-    return in_chunks(of_chunk, hidden, vocabulary)  # type: ignore[return-value]
+    return cast(TokenFigures, in_chunks(of_chunk, hidden, vocabulary))
 
 
 def in_chunks(
@@ -52,7 +52,9 @@ def in_chunks(
     if len(states) <= size:
         return figures(states, 0)
     starts = range(0, len(states), size)
-    parts = [checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts]
+    parts: list[tuple[Tensor | None, ...]] = [
+        checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts
+    ]
     return tuple(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -64,12 +66,29 @@ def chunked_scores(head: nn.Linear, hidden: Tensor, target: Tensor, sampling: Sa
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    bf16_backward = "forward" in vars(head) and dtype == torch.float32  # gradus.training.engine.bfloat16_backward
+    numbers = _Numbers(
+        temperature=sampling.temperature,
+        dtype=dtype,
+        bf16_backward="forward" in vars(head) and dtype == torch.float32,  # gradus.training.engine.bfloat16_backward
+    )
     with torch.autocast(device, enabled=False):
-        logprobs, entropy, greedy = _ChosenLogprobs.apply(
-            hidden, head.weight, head.bias, target, sampling.temperature, dtype, bf16_backward
-        )
+        logprobs, entropy, greedy = _ChosenLogprobs.apply(hidden, head.weight, head.bias, target, numbers)
     return logprobs, entropy, greedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Numbers:
+    """How scores are computed: divided by ``temperature``, in ``dtype``; ``bf16_backward``: products of the gradient in bfloat16."""
+
+    temperature: float
+    dtype: torch.dtype
+    bf16_backward: bool
+
+    def scores(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """(A, W) of hidden states (A, d) and some rows of the head (W, d), in float32 at least."""
+        logits = product(hidden.to(self.dtype), weight, None if bias is None else bias.to(self.dtype))
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        return scores if self.temperature == 1.0 else scores / self.temperature
 
 
 class _ChosenLogprobs(torch.autograd.Function):
@@ -77,24 +96,17 @@ class _ChosenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        temperature: float,
-        dtype: torch.dtype,
-        bf16_backward: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, numbers: _Numbers
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.temperature, ctx.dtype, ctx.bf16_backward = temperature, dtype, bf16_backward
-        wide = weight.to(dtype)
+        ctx.numbers = numbers
+        wide = weight.to(numbers.dtype)
         rows, words = _tile(hidden.device)
         parts: list[tuple[Tensor, ...]] = []
-        for part, aim in zip(hidden.split(rows), target.split(rows), strict=True):
-            sums = _Sums(len(part), torch.float64 if dtype == torch.float64 else torch.float32, hidden.device)
-            for start in range(0, len(weight), words):
-                tile = slice(start, start + words)
-                sums.add(_scores(part, wide[tile], _part(bias, tile), temperature, dtype), aim - start)
+        for part, part_target in zip(hidden.split(rows), target.split(rows), strict=True):
+            sums = _SoftmaxSums(len(part), _sum_dtype(numbers), hidden.device)
+            for tile in _slices(len(weight), words):
+                scores = numbers.scores(part, wide[tile], _part(bias, tile))
+                sums.add(scores, part_target - tile.start)
             parts.append(sums.figures())
         logprobs, entropy, greedy, normalizer = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, weight, bias, target, normalizer)
@@ -104,44 +116,44 @@ class _ChosenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, target, normalizer = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        wide = weight.to(ctx.dtype)
-        factor = weight.bfloat16() if ctx.bf16_backward else wide
-        grad = grads[0].to(normalizer.dtype) / ctx.temperature
-        hidden_grad = torch.zeros_like(hidden, dtype=normalizer.dtype) if needs_hidden else None
-        weight_grad = torch.zeros_like(weight, dtype=normalizer.dtype) if needs_weight else None
-        bias_grad = torch.zeros_like(bias, dtype=normalizer.dtype) if bias is not None and needs_bias else None
+        numbers: _Numbers = ctx.numbers
+        wide = weight.to(numbers.dtype)
+        factor = weight.bfloat16() if numbers.bf16_backward else wide
+        grad = grads[0].to(normalizer.dtype) / numbers.temperature
+        hidden_grad, weight_grad, bias_grad = (
+            torch.zeros_like(tensor, dtype=normalizer.dtype) if needed and tensor is not None else None
+            for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+        )
         rows, words = _tile(hidden.device)
-        for first in range(0, len(hidden), rows):
-            some = slice(first, first + rows)
-            part = hidden[some].to(factor.dtype)
-            for start in range(0, len(weight), words):
-                tile = slice(start, start + words)
-                scores = _scores(hidden[some], wide[tile], _part(bias, tile), ctx.temperature, ctx.dtype)
-                scores.sub_(normalizer[some, None]).exp_().mul_(-grad[some, None])  # now the gradient of the scores
-                place, inside = _inside(target[some] - start, scores.shape[1])
-                scores.scatter_add_(1, place[:, None], torch.where(inside, grad[some], 0.0)[:, None])
+        for row in _slices(len(hidden), rows):
+            part = hidden[row].to(factor.dtype)
+            for tile in _slices(len(weight), words):
+                scores = numbers.scores(hidden[row], wide[tile], _part(bias, tile))
+                scores.sub_(normalizer[row, None]).exp_().mul_(-grad[row, None])  # now the gradient of the scores
+                place, inside = _inside(target[row] - tile.start, scores.shape[1])
+                scores.scatter_add_(1, place[:, None], torch.where(inside, grad[row], 0.0)[:, None])
                 if bias_grad is not None:
                     bias_grad[tile] += scores.sum(0)
                 scores = scores.to(factor.dtype)
                 if hidden_grad is not None:
-                    _add_product(hidden_grad[some], scores, factor[tile])
+                    _add_product(hidden_grad[row], scores, factor[tile])
                 if weight_grad is not None:
                     _add_product(weight_grad[tile], scores.T, part)
-        given = zip((hidden_grad, weight_grad, bias_grad), (hidden, weight, bias), strict=True)
-        scaled = (None if value is None or like is None else value.to(like.dtype) for value, like in given)
-        return *scaled, None, None, None, None
+        pairs = zip((hidden_grad, weight_grad, bias_grad), (hidden, weight, bias), strict=True)
+        return *(None if gradient is None else gradient.to(like.dtype) for gradient, like in pairs), None, None
 
 
-class _Sums:
+class _SoftmaxSums:
     """A softmax of rows whose scores come tile by tile: the largest score so far, and sums relative to it (arXiv 1805.02867)."""
 
     def __init__(self, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         self.largest = torch.full((rows,), float("-inf"), dtype=dtype, device=device)
-        self.total, self.weighted, self.chosen = (torch.zeros_like(self.largest) for _ in range(3))
+        self.total = torch.zeros_like(self.largest)
+        self.weighted = torch.zeros_like(self.largest)
+        self.chosen = torch.zeros_like(self.largest)
 
     def add(self, scores: Tensor, place: Tensor) -> None:
-        """Take ``scores`` (A, W) in; ``place`` (A,) is where the target stands, counted from the tile's first word."""
+        """Takes ``scores`` (A, W) in; ``place`` (A,) is where the target stands, counted from the tile's first word."""
         place, inside = _inside(place, scores.shape[1])
         self.chosen = torch.where(inside, scores.gather(1, place[:, None])[:, 0], self.chosen)
         largest = torch.maximum(self.largest, scores.amax(1))
@@ -154,16 +166,21 @@ class _Sums:
     def figures(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log-probs of the targets, entropy, whether the target is the likeliest, and the softmax's normalizer."""
         normalizer = self.largest + self.total.log()
-        return (
-            self.chosen - normalizer,
-            normalizer - self.weighted / self.total,
-            self.chosen >= self.largest,
-            normalizer,
-        )
+        entropy = normalizer - self.weighted / self.total
+        return self.chosen - normalizer, entropy, self.chosen >= self.largest, normalizer
+
+
+def _sum_dtype(numbers: _Numbers) -> torch.dtype:
+    return torch.float64 if numbers.dtype == torch.float64 else torch.float32
 
 
 def _tile(device: torch.device) -> tuple[int, int]:
     return _TILES.get(device.type, _TILE)
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, start + size)
 
 
 def _part(bias: Tensor | None, tile: slice) -> Tensor | None:
@@ -173,12 +190,6 @@ def _part(bias: Tensor | None, tile: slice) -> Tensor | None:
 def _inside(place: Tensor, words: int) -> tuple[Tensor, Tensor]:
     """Places that an index may have, and whether they were in the tile."""
     return place.clamp(0, words - 1), (place >= 0) & (place < words)
-
-
-def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype) -> Tensor:
-    logits = product(hidden.to(dtype), weight, None if bias is None else bias.to(dtype))
-    scores = logits if logits.dtype == torch.float64 else logits.float()
-    return scores if temperature == 1.0 else scores / temperature
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
