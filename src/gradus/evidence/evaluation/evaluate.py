@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
-from gradus.core.documents import SCHEMA, ByCondition, ConditionResults, Looks, Results
-from gradus.evidence.evaluation.records import LEVEL, Method, Pairing, Runs, holm_adjusted, policy_record
-from gradus.evidence.evaluation.summary import Figures, figures_of, require_same_tasks
+from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
+from gradus.evidence.evaluation.records import LEVEL, Method, Pairing, Runs, condition_record, holm_adjusted
+from gradus.evidence.evaluation.summary import figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 from gradus.stats import LOOK_LEVEL, decided, look_sizes
 
 Progress = Callable[[str, float, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]  # condition -> policy -> episodes
-BySeed = Mapping[str, Mapping[str, Mapping[int, Sequence[Episode]]]]  # condition -> policy -> training seed -> episodes
+_ByPolicy = Mapping[str, Mapping[int, Sequence[Episode]]]  # policy -> training seed -> episodes
+BySeed = Mapping[str, _ByPolicy]  # by condition
 Pair = tuple[str, str]
 _Growing = Mapping[str, dict[str, list[Episode]]]  # rollouts while episodes come in
 
@@ -158,15 +161,9 @@ class _Rolling:
                     grader=self.grader,
                     first_group=start,
                     max_concurrent=self.max_concurrent,
-                    progress=_labeled(self.progress, f"{condition} · {name}"),
+                    progress=self.progress and partial(self.progress, f"{condition} · {name}"),
                 )
                 rollouts[condition][name] += [replace(episode, policy=name) for episode in rolled_out.episodes]
-
-
-def _labeled(progress: Progress | None, label: str) -> Callable[[float, int], None] | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(label, done, total)
 
 
 def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequence[Pair]) -> Looks:
@@ -181,12 +178,10 @@ def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequen
     if len(rolling.policies) < 2 or None in rolling.policies.values():
         raise ConfigError("until_decided compares at least two policies; name another one with --policy")
     ((condition, tasks),) = rolling.tasks.items()
-    cluster = rolling.spec.conditions[condition].cluster
     for look, (start, end) in enumerate(pairwise([0, *look_sizes(len(tasks))]), start=1):
         rolling.add(rollouts, start, end)
-        figures: dict[str, Runs] = {}
-        for name, episodes in rollouts[condition].items():
-            figures[name] = {rolling.seed: figures_of(rolling.spec, rolling.grader, episodes, cluster)}
+        policies = {name: {0: episodes} for name, episodes in rollouts[condition].items()}
+        figures = _figures(rolling.spec, condition, rolling.grader, policies, Method())
         rewards = [Pairing(figures[a], figures[b]).reward() for a, b in pairs]
         if end == len(tasks) or decided(rewards, len(tasks)):
             return {"looks": look, "tasks": end, "of": len(tasks)}
@@ -213,20 +208,13 @@ def compare(
     randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them. ``pass_k``: for each k
     the figure ``pass@k``, from all episodes of a seed. ``level``: of every interval.
     """
-    by_seed: BySeed = {
-        condition: {name: {0: episodes} for name, episodes in policies.items()}
-        for condition, policies in rollouts.items()
-    }
-    comparison = _Comparison(
-        spec=spec,
-        rollouts=by_seed,
-        pairs=pairs,
-        correct_pairs=correct_pairs,
-        checkpoint=checkpoint,
-        seeds=seeds,
-    )
-    method = Method(level=level, power=power, tests=comparison.tests, pass_k=pass_k)
-    document = comparison.document(_graders(spec, graders), method, graded=graded)
+    by_seed: dict[str, Any] = {}
+    for condition, policies in rollouts.items():
+        by_seed[condition] = {name: {0: episodes} for name, episodes in policies.items()}
+    method = Method(level=level, power=power, pass_k=pass_k, correct_pairs=correct_pairs)
+    document = _document(spec, by_seed, graders, pairs, method, graded=graded)
+    document["checkpoint"] = checkpoint
+    document["seeds"] = list(seeds)
     if power is not None:
         document["power"] = {"difference": power, "power": 0.8, "alpha": 0.05}
     return document
@@ -248,82 +236,77 @@ def compare_seeds(
     A policy with one seed's episodes is one that no training seed changes. Two policies are paired over seeds if they have the same
     ones. Figures carry ``by_seed``, the mean of each seed. The episodes carry the first grader's rewards.
     """
-    comparison = _Comparison(
-        spec=spec,
-        rollouts=rollouts,
-        pairs=pairs,
-        correct_pairs=correct_pairs,
-        checkpoint=checkpoint,
-        seeds=seeds,
-    )
-    return comparison.document(_graders(spec, graders), Method(pass_k=pass_k), graded=True)
+    method = Method(pass_k=pass_k, correct_pairs=correct_pairs)
+    document = _document(spec, rollouts, graders, pairs, method, graded=True)
+    document["checkpoint"] = checkpoint
+    document["seeds"] = list(seeds)
+    return document
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Comparison:
-    """Episodes that are compared: condition -> policy -> training seed."""
+def _document(
+    spec: EnvironmentSpec,
+    rollouts: BySeed,
+    graders: Sequence[str] | None,
+    pairs: Sequence[Pair] | None,
+    method: Method,
+    *,
+    graded: bool,
+) -> Results:
+    """The document of all graders, the main one first. ``graded``: the episodes carry its rewards."""
+    names = dict.fromkeys(name for policies in rollouts.values() for name in policies)
+    compared = _pairs(list(names), pairs)
+    tests = len(rollouts) * len(compared) if method.correct_pairs else len(rollouts)
+    method = replace(method, tests=tests)
+    by_grader: dict[str, ByCondition] = {}
+    for grader in _graders(spec, graders):
+        conditions: ByCondition = {}
+        for name, policies in rollouts.items():
+            require_same_tasks(name, [episodes for runs in policies.values() for episodes in runs.values()])
+            current = policies if graded else _regraded(spec, policies, grader)
+            figures = _figures(spec, name, grader, current, method)
+            conditions[name] = condition_record(spec.conditions.get(name), figures, compared, method)
+        holm_adjusted(conditions, over_pairs=method.correct_pairs)
+        by_grader[grader.name] = conditions
+        graded = False  # by the next grader
+    main, *others = by_grader
+    document: Results = {
+        "schema": SCHEMA,
+        "environment": spec.name,
+        "grader": main,
+        "checkpoint": None,
+        "true_reward_name": spec.true_reward_name,
+        "level": LEVEL,
+        "seeds": [],
+        "conditions": by_grader[main],
+    }
+    if others:
+        document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in others}
+    return document
 
-    spec: EnvironmentSpec
-    rollouts: BySeed
-    pairs: Sequence[Pair] | None
-    correct_pairs: bool
-    checkpoint: str | None
-    seeds: Sequence[int]
 
-    @property
-    def compared(self) -> list[Pair]:
-        """The pairs that are compared, or all of them."""
-        return _pairs(list(dict.fromkeys(name for policies in self.rollouts.values() for name in policies)), self.pairs)
+def _regraded(spec: EnvironmentSpec, policies: _ByPolicy, grader: Grader) -> _ByPolicy:
+    regraded: dict[str, dict[int, Sequence[Episode]]] = {}
+    for name, runs in policies.items():
+        regraded[name] = {seed: grade_episodes(spec, episodes, grader) for seed, episodes in runs.items()}
+    return regraded
 
-    @property
-    def tests(self) -> int:
-        """How many comparisons are corrected together."""
-        return len(self.rollouts) * (len(self.compared) if self.correct_pairs else 1)
 
-    def document(self, graders: Sequence[Grader], method: Method, *, graded: bool) -> Results:
-        """The document, the main grader first. ``graded``: the episodes carry its rewards."""
-        by_grader: dict[str, ByCondition] = {}
-        for place, grader in enumerate(graders):
-            again = place > 0 or not graded
-            conditions = {name: self._condition(name, grader, method, again=again) for name in self.rollouts}
-            holm_adjusted(conditions, over_pairs=self.correct_pairs)
-            by_grader[grader.name] = conditions
-        main, *others = by_grader
-        document: Results = {
-            "schema": SCHEMA,
-            "environment": self.spec.name,
-            "grader": main,
-            "checkpoint": self.checkpoint,
-            "true_reward_name": self.spec.true_reward_name,
-            "level": LEVEL,
-            "seeds": list(self.seeds),
-            "conditions": by_grader[main],
+def _figures(
+    spec: EnvironmentSpec,
+    condition: str,
+    grader: Grader,
+    policies: _ByPolicy,
+    method: Method,
+) -> dict[str, Runs]:
+    """The figures of each policy under one condition, by training seed."""
+    declared = spec.conditions.get(condition)
+    cluster = declared.cluster if declared else None
+    figures: dict[str, Runs] = {}
+    for name, runs in policies.items():
+        figures[name] = {
+            seed: figures_of(spec, grader, episodes, cluster, method.pass_k) for seed, episodes in runs.items()
         }
-        if others:
-            document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in others}
-        return document
-
-    def _condition(self, condition: str, grader: Grader, method: Method, *, again: bool) -> ConditionResults:
-        """One condition's record under one grader; ``again``: it has to grade the episodes first."""
-        policies = self.rollouts[condition]
-        declared = self.spec.conditions.get(condition)
-        cluster = declared.cluster if declared else None
-        require_same_tasks(condition, [episodes for runs in policies.values() for episodes in runs.values()])
-        figures: dict[str, Runs] = {}
-        for name, runs in policies.items():
-            by_seed: dict[int, Figures] = {}
-            for seed, episodes in runs.items():
-                episodes = grade_episodes(self.spec, episodes, grader) if again else episodes
-                by_seed[seed] = figures_of(self.spec, grader, episodes, cluster, method.pass_k)
-            figures[name] = by_seed
-        compared = [(a, b) for a, b in self.compared if a in figures and b in figures]
-        return {
-            "episodes": max((len(episodes) for runs in policies.values() for episodes in runs.values()), default=0),
-            "summary": declared.summary if declared else "",
-            "clustered": cluster is not None,
-            "policies": {name: policy_record(runs, method) for name, runs in figures.items()},
-            "pairs": {f"{a} - {b}": Pairing(figures[a], figures[b], method.level).record(method) for a, b in compared},
-        }
+    return figures
 
 
 def _condition_tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:

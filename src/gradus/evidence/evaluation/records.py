@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.core.documents import ByCondition, Mean, PairedMean, PairFigures, PolicyFigures, differences_of
+from gradus.core import Condition
+from gradus.core.documents import (
+    ByCondition,
+    ConditionResults,
+    Mean,
+    PairedMean,
+    PairFigures,
+    PolicyFigures,
+    differences_of,
+)
 from gradus.evidence.evaluation.summary import Figures, Values, counts, mean, rounded
 from gradus.stats import (
     Interval,
@@ -31,15 +40,38 @@ Read = Callable[[Figures], Values | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How records are computed. ``power``: the difference in reward for which pairs say how many episodes are needed.
+    """How records are computed. ``level``: of every interval. ``pass_k``: for each k a figure ``pass@k``.
 
-    ``tests``: comparisons that are corrected together. ``level``: of every interval. ``pass_k``: for each k a figure ``pass@k``.
+    ``power``: the difference in reward for which pairs say how many episodes are needed, if ``tests`` are corrected together.
+    ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions.
     """
 
     level: float = LEVEL
     power: float | None = None
     tests: int = 1
     pass_k: Sequence[int] = ()
+    correct_pairs: bool = False
+
+
+def condition_record(
+    declared: Condition | None,
+    figures: Mapping[str, Runs],
+    pairs: Sequence[tuple[str, str]],
+    method: Method,
+) -> ConditionResults:
+    """Returns the document's record of one condition. ``pairs``: those that are compared, as far as both have figures."""
+    records: dict[str, PairFigures] = {}
+    for a, b in pairs:
+        if a in figures and b in figures:
+            records[f"{a} - {b}"] = Pairing(figures[a], figures[b], method.level).record(method)
+    runs = [run for runs in figures.values() for run in runs.values()]
+    return {
+        "episodes": max((len(run.episodes) for run in runs), default=0),
+        "summary": declared.summary if declared else "",
+        "clustered": declared is not None and declared.cluster is not None,
+        "policies": {name: policy_record(runs, method) for name, runs in figures.items()},
+        "pairs": records,
+    }
 
 
 def policy_record(runs: Runs, method: Method) -> PolicyFigures:

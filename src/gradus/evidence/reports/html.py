@@ -5,20 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import StorageError
-from gradus.core.documents import Description, Results, ShownEpisodes
+from gradus.core.documents import Description, Mean, Results, ShownEpisodes
 from gradus.core.files import write_text
 from gradus.core.printing import beginning, go_around
 from gradus.evidence.reports.episode_data import json_values
-from gradus.evidence.reports.page_data import STATES, page_context
+from gradus.evidence.reports.page_data import page_context
+from gradus.evidence.reports.results import figure
 from gradus.evidence.reports.run_files import NOT_STORED, RunRecord, holds_a_run, read_run, seed_folders
-from gradus.evidence.reports.verdict import Claim
+from gradus.evidence.reports.score_tables import Cell, figure_cell
 from gradus.evidence.stage_files import changed_since
 from gradus.stats import format_interval, format_money, format_number
 from gradus.version import __version__
@@ -116,7 +116,7 @@ def _pages() -> Environment:
         interval=format_interval,
         money=_money,
         seconds=format_seconds,
-        tally=_tally,
+        cell=_cell,
     )
     return pages
 
@@ -126,10 +126,8 @@ def _part(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 
-def _tally(claims: Sequence[Claim]) -> str:
-    """``4 above, 3 not told apart``."""
-    counts = {name: sum(claim.state == state for claim in claims) for state, name in STATES.items()}
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+def _cell(value: Mean) -> Cell:
+    return figure_cell(figure(value))
 
 
 def _money(value: float | None = None) -> str:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
-from gradus.core.documents import AuditPoint, Description, Results, ShownGroup
-from gradus.evidence.reports.curves import Curve, audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
-from gradus.evidence.reports.results import figure, main_condition
+from gradus.core.documents import Description, Results
+from gradus.evidence.reports.curves import audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
+from gradus.evidence.reports.results import main_condition
 from gradus.evidence.reports.run_files import Json, RunRecord
-from gradus.evidence.reports.score_tables import (
-    Cell,
-    Row,
-    figure_cell,
-    is_own,
-    reference_table,
-    score_charts,
-    score_tables,
-)
+from gradus.evidence.reports.score_tables import reference_table, score_charts, score_tables
 from gradus.evidence.reports.tiles import tiles
 from gradus.evidence.reports.verdict import verdict_on
 
@@ -55,47 +47,40 @@ STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}
 
 def page_context(record: RunRecord) -> tuple[Json, Json]:
     """(what the template is filled with, what the scripts draw from)."""
-    results = record.results
-    condition = main_condition(results) if results else None
+    results, about = record.results, record.about
     is_quick = bool(record.settings.get("quick") or (results and results.get("quick")))
+    aim = about["true_reward"] if about else "the true reward"
     context: Json = {
         "record": record,
-        "title": _title(record),
-        "facts": _facts(record),
         "verdict": verdict_on(results, quick=is_quick),
         "tiles": tiles(record),
         "states": STATES,
         "promises": [] if is_quick else record.promises,  # at toy size all of them are missed
-        "main_condition": condition,
-        "grader": results["grader"] if results else "the grader",
-        "aim": _aim(record),
-        "points": _points(record.audit["points"]) if record.audit else [],
         "alerts": [line for line in record.grpo if line.get("kind") == "alert"],
+        "aim": results["true_reward_name"] if results else aim,
+        "condition": None,
         "actions": None,
         "scores": [],
         "reference": None,
     }
-    if results is not None and condition is not None:
-        context["actions"] = actions_used(results, condition)
-        context["scores"] = score_tables(results)
-        if record.about and "reference" in record.about:
-            context["reference"] = reference_table(record.about["reference"], results)
-    grpo, sft = training_curves(record)
-    entries = record.episodes["entries"] if record.episodes else []
     data: Json = {
-        "scores": score_charts(results) if results and condition else None,
-        "curves": {
-            "grpo": [asdict(curve) for curve in grpo],
-            "sft": [asdict(curve) for curve in sft],
-            "outcome": outcome_curves(results, condition) if results and condition else [],
-        },
+        "scores": None,
+        "curves": {**training_curves(record, context["aim"]), "outcome": []},
         "audit": audit_points(record.audit) if record.audit else [],
-        "episodes": entries,
+        "episodes": record.episodes["entries"] if record.episodes else [],
         "listed": record.episodes.get("listed", []) if record.episodes else [],
-        "terms": explanations(record.about),
+        "terms": explanations(about),
     }
-    context["has_own"] = any(is_own(row.name) for table in context["scores"][:1] for row in table.rows)
-    context["episodes_have"] = _contents(entries)
+    condition = main_condition(results) if results else None
+    if results is None or condition is None:
+        return context, data
+    context["condition"] = condition
+    context["actions"] = actions_used(results, condition)
+    context["scores"] = score_tables(results)
+    if about and "reference" in about:
+        context["reference"] = reference_table(about["reference"], results)
+    data["scores"] = score_charts(results)
+    data["curves"]["outcome"] = outcome_curves(results, condition)
     return context, data
 
 
@@ -120,63 +105,10 @@ def actions_used(results: Results, condition: str) -> Json | None:
     return {"header": ["policy", *actions], "rows": rows}
 
 
-def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
+def training_curves(record: RunRecord, aim: str) -> Json:
     """The curves of GRPO and of SFT; over each other if the record holds several training seeds."""
-    if record.seeds is None:
-        return grpo_curves(record.grpo, _aim(record)), sft_curves(record.sft)
-    grpo = {name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()}
-    sft = {name: sft_curves(lines) for name, lines in record.overlaid_sft.items()}
-    return overlaid(grpo), overlaid(sft)
-
-
-def _title(record: RunRecord) -> str:
-    source = record.results or record.about
-    return f"{source['environment']}: {record.name} · Gradus" if source else f"{record.name} · Gradus"
-
-
-def _facts(record: RunRecord) -> list[str]:
-    """What the page says of the run under its headline."""
-    facts: list[str] = []
-    source = record.results or record.about
-    if source:
-        facts.append(f"environment {source['environment']}")
-    run: Json = dict(record.about.get("run", {})) if record.about else {}
-    if record.results:
-        facts.append(f"grader {record.results['grader']}")
-        seeds = record.results["seeds"]
-        if len(seeds) > 1:
-            run = {("seeds" if name == "seed" else name): value for name, value in run.items()}
-            run["seeds"] = ", ".join(map(str, seeds))
-    return [*facts, f"run {record.name}", *(f"{name} {value}" for name, value in run.items())]
-
-
-def _aim(record: RunRecord) -> str:
-    if record.results:
-        return record.results["true_reward_name"]
-    return record.about["true_reward"] if record.about else "the true reward"
-
-
-def _contents(entries: Sequence[ShownGroup]) -> dict[str, bool]:
-    """Says which explanations the episodes need."""
-    members = [member for entry in entries for member in entry["members"]]
-    turns = [turn for member in members for turn in member["turns"]]
-    panels = [panel for member in members if member["view"] for panel in member["view"]["panels"]]
-    return {
-        "turns": any(len(member["turns"]) > 1 for member in members),
-        "truth": any("truth" in panel for panel in panels),
-        "tokens": any("tokens" in turn for turn in turns),
-    }
-
-
-def _points(points: Sequence[AuditPoint]) -> list[Row]:
-    """Every policy of the audit with its part in it, by reward."""
-
-    def depth(point: AuditPoint) -> float:
-        mean = point["reward"]["mean"]
-        return float("inf") if mean is None else -mean
-
-    rows: list[Row] = []
-    for point in sorted(points, key=depth):
-        figures = [figure_cell(figure(point["reward"])), figure_cell(figure(point["true_reward"]))]
-        rows.append(Row(name=point["policy"], cells=[Cell(text=point["role"]), *figures]))
-    return rows
+    grpo, sft = grpo_curves(record.grpo, aim), sft_curves(record.sft)
+    if record.seeds:
+        grpo = overlaid({name: grpo_curves(run.grpo, aim) for name, run in record.seeds.items()})
+        sft = overlaid({name: sft_curves(run.sft) for name, run in record.seeds.items()})
+    return {"grpo": [asdict(curve) for curve in grpo], "sft": [asdict(curve) for curve in sft]}

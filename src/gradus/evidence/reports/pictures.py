@@ -15,7 +15,7 @@ from gradus.core.files import replacing
 from gradus.evidence.reports.curves import audit_points
 from gradus.evidence.reports.results import Scores, measures_of, scores_of
 from gradus.evidence.reports.run_files import read_run
-from gradus.evidence.reports.score_tables import is_own, measure_name
+from gradus.evidence.reports.score_tables import is_own
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,30 +51,26 @@ STYLE: Mapping[str, Any] = {
 }
 
 
-def scores_figure(results: Results, path: Path, *, measure: str = "reward") -> Path:
-    """Scores by condition: one panel each, a dot and its 95 % interval per policy, best on top."""
+def scores_figure(results: Results, path: Path) -> Path:
+    """Rewards by condition: one panel each, a dot and its 95 % interval per policy, best on top."""
     conditions = scores_of(results)[results["grader"]]
-    measures = measures_of(conditions)
-    if measure not in measures:
-        raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(measures) or 'none'}")
-    label = f"reward, {results['grader']}" if measure == "reward" else measure_name(results, measure)
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots(1, len(conditions), squeeze=False, sharex=True)[0]
         for axis, scores in zip(axes, conditions.values(), strict=True):
-            _draw_dots(axis, scores, measure)
+            _draw_dots(axis, scores)
             axis.set_title(f"{scores.condition} ({scores.stored['episodes']})")
-        canvas.supxlabel(label, fontsize=9)
+        canvas.supxlabel(f"reward, {results['grader']}", fontsize=9)
 
     rows = max(len(scores.policies) for scores in conditions.values())
     return _save(path, (3.1 * len(conditions), 1.1 + 0.27 * rows), draw)
 
 
-def _draw_dots(axis: Axes, scores: Scores, measure: str) -> None:
+def _draw_dots(axis: Axes, scores: Scores) -> None:
     """One row a policy: its mean, with the interval as a line."""
-    names = scores.ranked(measure)
+    names = scores.ranked()
     for row, name in enumerate(names):
-        value = scores.policies[name].get(measure)
+        value = scores.policies[name].get("reward")
         if value is None:
             continue
         color = COLORS[is_own(name)]

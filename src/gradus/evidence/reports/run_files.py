@@ -42,15 +42,6 @@ _PARTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedTable:
-    """The training seeds of a run by name, with a row for each thing that is known of them. ``shown``: the folder whose episodes the page has."""
-
-    names: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]
-    shown: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """All that a report is made of. A part that a run did not store is None or empty, and ``missing`` says so."""
 
@@ -66,9 +57,12 @@ class RunRecord:
     sft: Sequence[Json] = ()
     grpo: Sequence[Json] = ()
     missing: Sequence[str] = ()
-    overlaid: Mapping[str, Sequence[Json]] = field(default_factory=dict[str, Sequence[Json]])  # seed -> GRPO metrics
-    overlaid_sft: Mapping[str, Sequence[Json]] = field(default_factory=dict[str, Sequence[Json]])
-    seeds: SeedTable | None = None
+    seeds: Mapping[str, RunRecord] = field(default_factory=dict[str, "RunRecord"])  # if there are several, by name
+
+    @property
+    def seconds(self) -> float:
+        """The time that all stages took."""
+        return sum(stage["seconds"] for stage in self.costs["stages"]) if self.costs else 0.0
 
     @property
     def settings(self) -> Json:
@@ -188,34 +182,21 @@ def shown_folder(folder: Path) -> Path:
 
 
 def _of_seeds(reader: _Reader, seeds: Mapping[str, Path], results: Results | None) -> RunRecord:
-    """A run of several training seeds: what was evaluated over all of them, and the curves of each."""
+    """A run of several training seeds: what was evaluated over all of them, and the runs themselves."""
     runs = {name: read_run(path) for name, path in seeds.items()}
     first = next(iter(runs.values()))
-    rows = [
-        ("doctor", [run.doctor["status"] if run.doctor else "–" for run in runs.values()]),
-        ("seconds", [f"{_seconds(run.costs):.0f}" for run in runs.values()]),
-        ("report", [f"{path.name}/report.html" for path in seeds.values()]),
-    ]
-    audit = reader.document("audit.json", "the audit of the grader", AuditRecord)
-    costs = reader.document("costs.json", "the costs", Costs)
-    recipe = reader.recipe()
-    for name, run in runs.items():
-        reader.missing += [f"{name}, {problem}" for problem in run.missing if not problem.endswith(NOT_STORED)]
-    return RunRecord(
+    record = RunRecord(
         name=_name(reader.folder),
         path=_path(reader.folder),
         results=results,
         about=first.about,
         episodes=first.episodes,
-        audit=audit,
-        costs=costs,
-        recipe=recipe,
+        audit=reader.document("audit.json", "the audit of the grader", AuditRecord),
+        costs=reader.document("costs.json", "the costs", Costs),
+        recipe=reader.recipe(),
         missing=reader.missing,
-        overlaid={name: run.grpo for name, run in runs.items()},
-        overlaid_sft={name: run.sft for name, run in runs.items()},
-        seeds=SeedTable(names=list(runs), rows=rows, shown=first.path),
+        seeds=runs,
     )
-
-
-def _seconds(costs: Costs | None) -> float:
-    return sum(stage["seconds"] for stage in costs["stages"]) if costs else 0.0
+    for name, run in runs.items():
+        reader.missing += [f"{name}, {problem}" for problem in run.missing if not problem.endswith(NOT_STORED)]
+    return record

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from gradus.core.documents import PairedMean, Results
 from gradus.evidence.reports.results import Scores, headline_condition, measures_of, scores_of
@@ -20,10 +24,6 @@ from gradus.evidence.reports.score_tables import (
 from gradus.evidence.reports.verdict import verdict_on
 from gradus.stats import format_interval
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
-
 _NAME = 14  # a name that is longer is broken before figures stand apart
 _MOST_CLAIMS = 12
 MOST = 3  # figures of a policy on a terminal; `--verbose` shows all
@@ -35,8 +35,6 @@ def show_results(results: Results, *, every: bool = False) -> RenderableType:
 
     ``every``: each condition and grader too, with what the intervals carry. A quick run says that it is one.
     """
-    from rich.console import Group
-    from rich.text import Text
 
     verdict = verdict_on(results, quick=results.get("quick", False))
     headline = Text(verdict.headline, style="bold")
@@ -91,7 +89,6 @@ def _best(scores: Scores, most: int | None) -> list[str]:
 
 def _claims(results: Results, condition: str) -> list[RenderableType]:
     """The differences that the verdict speaks of, as lines; of many differences, those alone that are told apart."""
-    from rich.text import Text
 
     claims = verdict_on(results).claims.get(condition, ())
     decided = [claim for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
@@ -102,14 +99,12 @@ def _claims(results: Results, condition: str) -> list[RenderableType]:
 
 
 def _missing(results: Results, condition: str) -> list[RenderableType]:
-    from rich.text import Text
 
     return [Text(line, style="yellow") for line in missing_episodes(results["conditions"][condition])]
 
 
 def power_lines(results: Results) -> list[RenderableType]:
     """Returns when the evaluation stopped, if it looked, and how many episodes show the difference that was asked about, a line for each pair."""
-    from rich.text import Text
 
     lines: list[str] = []
     if "until_decided" in results:
@@ -164,7 +159,6 @@ class _InParts:
     caption: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich.text import Text
 
         names, *figures = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
         yield Text(self.title, style="italic")
@@ -175,9 +169,6 @@ class _InParts:
 
     def _part(self, columns: Sequence[int]) -> Table:
         """The names beside some of the columns."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         header, *rows = self.rows
