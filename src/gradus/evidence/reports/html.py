@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import StorageError
-from gradus.core.documents import Description, Mean, Results, ShownEpisodes
+from gradus.core.documents import Description, Results, ShownEpisodes
 from gradus.core.files import write_text
 from gradus.core.printing import beginning, go_around
 from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.results import figure
 from gradus.evidence.reports.run_files import NOT_STORED, RunRecord, holds_a_run, read_run, seed_folders
-from gradus.evidence.reports.score_tables import Cell, figure_cell
+from gradus.evidence.reports.score_tables import figure_cell
 from gradus.evidence.stage_files import changed_since
 from gradus.stats import format_interval, format_money, format_number
 from gradus.version import __version__
@@ -116,7 +116,8 @@ def _pages() -> Environment:
         interval=format_interval,
         money=_money,
         seconds=format_seconds,
-        cell=_cell,
+        figure=figure,
+        cell=figure_cell,
     )
     return pages
 
@@ -124,10 +125,6 @@ def _pages() -> Environment:
 @cache
 def _part(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
-
-
-def _cell(value: Mean) -> Cell:
-    return figure_cell(figure(value))
 
 
 def _money(value: float | None = None) -> str:

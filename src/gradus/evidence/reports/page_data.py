@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 from gradus.core.documents import Description, Results
 from gradus.evidence.reports.curves import audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
-from gradus.evidence.reports.results import main_condition
+from gradus.evidence.reports.results import main_condition, scores_of
 from gradus.evidence.reports.run_files import Json, RunRecord
-from gradus.evidence.reports.score_tables import reference_table, score_charts, score_tables
+from gradus.evidence.reports.score_tables import score_charts, score_tables
 from gradus.evidence.reports.tiles import tiles
 from gradus.evidence.reports.verdict import verdict_on
 
@@ -61,7 +61,8 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "condition": None,
         "actions": None,
         "scores": [],
-        "reference": None,
+        "reference": None,  # the figures of an environment's original
+        "here": {},  # the run's scores by condition, under the original's grader
     }
     data: Json = {
         "scores": None,
@@ -78,7 +79,8 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     context["actions"] = actions_used(results, condition)
     context["scores"] = score_tables(results)
     if about and "reference" in about:
-        context["reference"] = reference_table(about["reference"], results)
+        context["reference"] = about["reference"]
+        context["here"] = scores_of(results).get(about["reference"]["grader"], {})
     data["scores"] = score_charts(results)
     data["curves"]["outcome"] = outcome_curves(results, condition)
     return context, data

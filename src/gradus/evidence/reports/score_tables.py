@@ -12,7 +12,6 @@ from gradus.core.documents import (
     Mean,
     PairedMean,
     PolicyFigures,
-    Reference,
     Results,
     differences_of,
     means_of,
@@ -263,35 +262,3 @@ def _counted(policy: PolicyFigures) -> str:
     counts = {"failed": policy["failed"], "ungraded": policy["ungraded"], "truncated": policy["truncated"]}
     missing = [f"{count} {kind}" for kind, count in counts.items() if count]
     return ", ".join([str(policy["episodes"]), *missing])
-
-
-_SPELLED = {"sft": "SFT", "grpo": "GRPO", "llm": "LLM", "3b": "3B", "mae": "error"}  # in headings
-
-
-def reference_table(reference: Reference, results: Results) -> Json | None:
-    """Two rows a condition, the original's and ours under the same grader; columns are the original's policies. None if we have no such figure."""
-    conditions = scores_of(results).get(reference["grader"], {})
-    published, ours = reference["conditions"], reference["ours"]
-    columns = list(dict.fromkeys(column for figures in published.values() for column in figures))
-    rows: list[Row] = []
-    for condition, figures in published.items():
-        cells = [Cell(text=format_number(figures.get(column))) for column in columns]
-        rows.append(Row(name=f"{condition}, original", cells=cells))
-        if condition in conditions:
-            scores = conditions[condition]
-            cells = [_counterpart(scores, ours.get(column, column)) for column in columns]
-            rows.append(Row(name=f"{condition}, here", cells=cells, own=True))
-    if not conditions.keys() & published.keys():
-        return None
-    return {
-        "header": [" ".join(_SPELLED.get(word, word) for word in column.split("_")) for column in columns],
-        "rows": rows,
-        "note": reference["note"],
-        "caption": f"grader {reference['grader']}; mean reward, further figures below it. Original: {reference['source']}",
-    }
-
-
-def _counterpart(scores: Scores, name: str) -> Cell:
-    """What stands under a published column: ``policy``, or ``policy/figure``."""
-    policy, _, measure = name.partition("/")
-    return figure_cell(scores.policies.get(policy, {}).get(measure or "reward"))
