@@ -31,9 +31,16 @@ _SUMMARIES = ("report.html", "figures/*.png", "costs.json", "recipe.toml")
 
 def stage_files(run: Path, stage: str) -> dict[str, str]:
     """The checksums of the files that a stage has written. Models and checkpoints keep their own beside them."""
-    files = sorted(file for pattern in _WRITTEN.get(stage, ()) for file in run.glob(pattern) if file.is_file())
-    models = [run / name / "SHA256SUMS" for name in _MODELS.get(stage, ())]
-    return {file.relative_to(run).as_posix(): digest(file) for file in (*files, *models) if file.is_file()}
+    files = _files(run, _WRITTEN.get(stage, ()))
+    sums = [run / model / "SHA256SUMS" for model in _MODELS.get(stage, ())]
+    files += [path for path in sums if path.is_file()]
+    return {file.relative_to(run).as_posix(): digest(file) for file in files}
+
+
+def _files(run: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files of a run that fit the patterns, in order."""
+    paths = {path for pattern in patterns for path in run.glob(pattern)}
+    return sorted(path for path in paths if path.is_file())
 
 
 def remove_stages(run: Path, stages: Sequence[str]) -> None:
@@ -49,13 +56,12 @@ def remove_stages(run: Path, stages: Sequence[str]) -> None:
 
 def remove_evaluation(run: Path) -> None:
     """Remove the evaluation over several seeds, which belongs to no stage, and what was made of it. The recipe is what it will be made by."""
-    _remove(run, (*(name for name in _SUMMARIES if name != "recipe.toml"), "results.json"))
+    _remove(run, [name for name in (*_SUMMARIES, "results.json") if name != "recipe.toml"])
 
 
 def _remove(run: Path, patterns: Sequence[str]) -> None:
-    for file in (file for pattern in patterns for file in run.glob(pattern)):
-        if file.is_file():
-            file.unlink(missing_ok=True)
+    for file in _files(run, patterns):
+        file.unlink(missing_ok=True)
 
 
 def changed_files(run: Path, stored: Mapping[str, str]) -> list[str]:
@@ -86,10 +92,11 @@ def changed_since(place: Path) -> list[str]:
         manifest = read_document(run / MANIFEST, ManifestDocument)
     except StorageError as error:
         return [str(error)]
-    parts = [manifest["summaries"], *(stage["outputs"] for stage in manifest["stages"].values())]
-    stored = {name: checksum for part in parts for name, checksum in part.items()}
-    wanted = {name: checksum for name, checksum in stored.items() if place in (run / name, *(run / name).parents)}
+    outputs = dict(manifest["summaries"])
+    for stage in manifest["stages"].values():
+        outputs |= stage["outputs"]
+    below = {name: checksum for name, checksum in outputs.items() if (run / name).is_relative_to(place)}
     return [
         f"{run / name} is not what the run wrote there (its checksum differs, or it is gone)"
-        for name in changed_files(run, wanted)
+        for name in changed_files(run, below)
     ]

@@ -138,19 +138,17 @@ class _Rolling:
 
     def begin(self, stored: Rollouts) -> _Growing:
         """The episodes before anything is rolled out: those of policies that are stored."""
-        rollouts: dict[str, dict[str, list[Episode]]] = {}
-        for condition in self.tasks:
-            rollouts[condition] = {
-                name: list(stored[condition][name]) if policy is None else [] for name, policy in self.policies.items()
-            }
+        rollouts: dict[str, dict[str, list[Episode]]] = {condition: {} for condition in self.tasks}
+        for condition, episodes in rollouts.items():
+            for name, policy in self.policies.items():
+                episodes[name] = [*stored[condition][name]] if policy is None else []
         return rollouts
 
     def add(self, rollouts: _Growing, start: int = 0, end: int | None = None) -> None:
         """Add the episodes of these tasks, policy by policy: each may hold a model."""
-        for name, policy in self.policies.items():
+        rolled = {name: policy for name, policy in self.policies.items() if policy is not None}
+        for name, policy in rolled.items():
             for condition, tasks in self.tasks.items():
-                if policy is None:
-                    continue
                 rolled_out = roll_out(
                     self.spec,
                     policy,
@@ -268,7 +266,7 @@ def _document(
         holm_adjusted(conditions, over_pairs=method.correct_pairs)
         by_grader[grader.name] = conditions
         graded = False  # by the next grader
-    main, *others = by_grader
+    main, *further = by_grader
     document: Results = {
         "schema": SCHEMA,
         "environment": spec.name,
@@ -279,8 +277,8 @@ def _document(
         "seeds": [],
         "conditions": by_grader[main],
     }
-    if others:
-        document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in others}
+    if further:
+        document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in further}
     return document
 
 

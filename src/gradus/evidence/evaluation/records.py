@@ -75,7 +75,10 @@ def condition_record(
 
 
 def policy_record(runs: Runs, method: Method) -> PolicyFigures:
-    """Returns the document's record of one policy."""
+    """Returns the document's record of one policy.
+
+    Of one training seed the intervals are over its tasks; of several, over seeds and tasks.
+    """
     figures = list(runs.values())
     tasks, clusters = _shared(figures)
 
@@ -127,7 +130,8 @@ class Pairing:
 
     def _rows(self, read: Read) -> tuple[list[Values], list[Values]]:
         """The values of both policies, one row a training seed."""
-        x, y = ([_row(run, read(run), self._tasks) for run in runs] for runs in (self.a, self.b))
+        x = [_row(run, read(run), self._tasks) for run in self.a]
+        y = [_row(run, read(run), self._tasks) for run in self.b]
         return x, y
 
     def difference(self, read: Read) -> Paired:
@@ -156,8 +160,8 @@ class Pairing:
     def _stored(self, read: Read) -> PairedMean:
         stored = stored_pair(self.difference(read), self.level)
         if self.matched and not self.is_single:
-            x, y = self._rows(read)
-            stored["by_seed"] = [rounded(mean(_minus(left, right))) for left, right in zip(x, y, strict=True)]
+            seeds = zip(*self._rows(read), strict=True)
+            stored["by_seed"] = [rounded(mean(_minus(x, y))) for x, y in seeds]
         return stored
 
     def _needed(self, power: float, tests: int) -> dict[str, int | None]:
@@ -166,9 +170,12 @@ class Pairing:
         # Holm's correction asks the smallest p of ``tests`` for alpha / tests; the others are asked for less.
         needed = units_needed(paired, power, alpha=0.05 / tests)
         # Episodes of a unit: of a cluster, or samples of a task.
-        size = max(1, round(len(self.a[0].episodes) / max(1, paired.units)))
+        units = max(1, paired.units)
+        size = max(1, round(len(self.a[0].episodes) / units))
         record = {"episodes_needed": needed and size * needed}
-        return record if self.clusters is None else {**record, "clusters_needed": needed}
+        if self.clusters is not None:  # more episodes of the same clusters add no power
+            record["clusters_needed"] = needed
+        return record
 
 
 def _shared(runs: Sequence[Figures]) -> tuple[list[int], list[str] | None]:

@@ -52,7 +52,7 @@ def figures_of(
     measures = {name: by_task(values) for name, values in _measures(spec, episodes).items()}
     for k in pass_k:
         measures[f"pass@{k}"] = _passes(episodes, samples, k)
-    components = {name: by_task([_component(episode, name) for episode in episodes]) for name in grader.weights}
+    components = {name: by_task(_components(episodes, name)) for name in grader.weights}
     curves: dict[str, list[Values]] = {}
     for name, points in _curves(spec, episodes).items():
         curves[name] = [by_task(values) for values in points]
@@ -62,7 +62,7 @@ def figures_of(
         measures=measures,
         components=components,
         curves=curves,
-        clusters=[_cluster(cluster, [episodes[place] for place in places]) for places in samples] if cluster else None,
+        clusters=[_cluster(cluster, episodes, places) for places in samples] if cluster else None,
     )
 
 
@@ -92,7 +92,10 @@ def _average_by_task(samples: Sequence[Sequence[int]]) -> Callable[[Values], Val
     def average(values: Values) -> Values:
         if len(values) == len(samples):
             return values
-        return [mean([values[place] for place in places]) for places in samples]
+        averages: Values = []
+        for places in samples:
+            averages.append(mean([values[place] for place in places]))
+        return averages
 
     return average
 
@@ -124,8 +127,9 @@ def _reward(episode: Episode) -> float | None:
     return episode.reward.value if episode.reward else None
 
 
-def _component(episode: Episode, name: str) -> float | None:
-    return _number(episode.reward.components.get(name)) if episode.reward else None
+def _components(episodes: Sequence[Episode], name: str) -> Values:
+    rewards = [episode.reward for episode in episodes]
+    return [_number(reward.components.get(name)) if reward else None for reward in rewards]
 
 
 def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:
@@ -154,17 +158,20 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[str, lis
     for name in dict.fromkeys(name for curves in drawn for name in curves):
         rows = [curves.get(name, ()) for curves in drawn]
         length = max(map(len, rows))
-        padded = [[*map(_number, row), *[None] * (length - len(row))] for row in rows]
-        transposed[name] = [list(point) for point in zip(*padded, strict=True)]
+        transposed[name] = [[] for _ in range(length)]
+        for row in rows:
+            for place, point in enumerate(transposed[name]):
+                point.append(_number(row[place]) if place < len(row) else None)
     return transposed
 
 
-def _cluster(cluster: Cluster, samples: Sequence[Episode]) -> str:
+def _cluster(cluster: Cluster, episodes: Sequence[Episode], places: Sequence[int]) -> str:
     """The hidden unit of a task's episodes, a unit of its own if it cannot be told.
 
     That of a failed episode may be unknown; it has no figures either, so its label is never read.
     """
-    for episode in samples:
+    for place in places:
+        episode = episodes[place]
         if episode.stop is not StopReason.FAILED:
             return _ask("cluster of a condition", cluster, episode) or f"task {episode.task.seed}"
     return ""
@@ -195,23 +202,26 @@ class Counts(TypedDict):
 def counts(episodes: Sequence[Episode]) -> Counts:
     """Returns how many episodes there are, what went missing, and what they cost."""
     stops = Counter(episode.stop for episode in episodes)
-    failures = Counter(f"{episode.failure.stage}: {episode.failure.type}" for episode in episodes if episode.failure)
+    failures = [episode.failure for episode in episodes if episode.failure]
+    kinds = Counter(f"{failure.stage}: {failure.type}" for failure in failures)
     finished = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
+    invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
     record: Counts = {
         "episodes": len(episodes),
         "failed": stops[StopReason.FAILED],
-        "failures": dict(sorted(failures.items())),
+        "failures": dict(sorted(kinds.items())),
         "ungraded": sum(_reward(episode) is None for episode in finished),
         "truncated": len(finished) - stops[StopReason.TERMINATED],
-        "invalid_actions": rounded(sum(not turn.valid for turn in turns) / len(turns)) if turns else None,
+        "invalid_actions": rounded(invalid),
     }
     failure = first_failure(episodes)
     if failure:
         record["first_failure"] = failure
     actions = Counter(action for turn in turns for action in _actions(turn))
     if 0 < len(actions) <= _MOST_ACTIONS:
-        record["actions"] = dict(sorted(actions.items(), key=lambda item: (-item[1], item[0])))
+        in_order = sorted(actions)  # most_common keeps it among equal counts
+        record["actions"] = dict(Counter({action: actions[action] for action in in_order}).most_common())
     usage = _usage(turns)
     if usage is not None:
         record["usage"] = usage

@@ -61,7 +61,9 @@ def still_ratio(history: History) -> Fired:
     updates, norms = history.column("updates", _SILENT), history.column("grad_norm", _SILENT)
     ratios = history.measured("ratio_max", _SILENT)
     trained_again = (updates > 1) & (np.nan_to_num(norms) != 0)
-    if len(ratios) < _SILENT or not trained_again.all() or np.abs(ratios - 1.0).max() > _SAME_RATIO:
+    if len(ratios) < _SILENT or not trained_again.all():
+        return None
+    if np.abs(ratios - 1.0).max() > _SAME_RATIO:
         return None
     return "fail", f"the largest ratio was 1 at each of the last {_SILENT} steps, each of which took several updates"
 
@@ -96,21 +98,26 @@ def gradient_spike(history: History) -> Fired:
     last = len(norms) - 1
     if last < 0 or not _is_spike(norms, last):
         return None
-    spikes = sum(_is_spike(norms, index) for index in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)))
-    usual = np.median(measured(_before(norms, last)))
-    evidence = f"gradient norm {norms[-1]:.3g}, {norms[-1] / usual:.0f} times the running median {usual:.3g}"
+    window = range(len(norms))[-_SPIKE_WINDOW:]
+    spikes = sum(_is_spike(norms, index) for index in window)
+    norm, usual = norms[last], np.median(_before(norms, last))
+    evidence = f"gradient norm {norm:.3g}, {norm / usual:.0f} times the running median {usual:.3g}"
     if spikes < _SPIKES:
         return "warn", evidence
     return "fail", f"{evidence}; {spikes} spikes within {_SPIKE_WINDOW} steps"
 
 
 def _is_spike(norms: Array, index: int) -> bool:
-    before = measured(_before(norms, index))
-    return len(before) >= 5 and bool(norms[index] > _SPIKE * max(np.median(before), 1e-12))
+    before = _before(norms, index)
+    if len(before) < 5:
+        return False
+    usual = max(np.median(before), 1e-12)
+    return bool(norms[index] > _SPIKE * usual)
 
 
 def _before(norms: Array, index: int) -> Array:
-    return norms[max(0, index - _SPIKE_WINDOW) : index]
+    """The norms of the steps before one."""
+    return measured(norms[max(0, index - _SPIKE_WINDOW) : index])
 
 
 def kl_explosion(history: History) -> Fired:
@@ -135,7 +142,8 @@ def clip_storm(history: History) -> Fired:
 
     GSPO clips a sequence's ratio at 3e-4, and 15 % of the tokens in the paper's own runs (arXiv 2507.18071): ratios so near 1 are not a storm.
     """
-    share, ratio = history.mean("clip_fraction", 3), history.mean("ratio_max", 3)
+    share = history.mean("clip_fraction", 3)
+    ratio = history.mean("ratio_max", 3)
     if share is None or share <= _CLIP:
         return None
     if ratio is not None and ratio < _MOVED:
@@ -145,7 +153,8 @@ def clip_storm(history: History) -> Fired:
 
 def sampler_mismatch(history: History) -> Fired:
     """A correction cuts or masks more than a tenth of the tokens, or the sampler's distribution is far from the trainer's."""
-    share, kl = history.mean("mismatch_fraction", 3), history.mean("mismatch_kl", 3)
+    share = history.mean("mismatch_fraction", 3)
+    kl = history.mean("mismatch_kl", 3)
     over: list[str] = []
     if share is not None and share > _MISMATCH:
         over.append(f"{share:.0%} of action tokens cut or masked by the correction, above {_MISMATCH:.0%}")
@@ -181,20 +190,25 @@ def slow_training(history: History) -> Fired:
     stretches = _stretches(seconds)
     if len(stretches) < 2:
         return None
-    work = np.stack([history.column(name, _LOOK) / seconds for name in ("tokens", "action_tokens")])
-    speeds = np.array([np.median(work[:, steps], axis=1) for steps in stretches])  # (stretches, 2), newest first
-    defined = ~np.isnan(speeds[0])
-    if not defined.any():
+    work = np.stack([history.column("tokens", _LOOK), history.column("action_tokens", _LOOK)])
+    rates = work / seconds
+    speeds = np.array([np.median(rates[:, steps], axis=1) for steps in stretches])  # (stretches, 2), newest first
+    newest, earlier = speeds[0], speeds[1:]
+    measures = ~np.isnan(newest)
+    if not measures.any():
         return None
-    ratios = np.nan_to_num((speeds[0, defined] / speeds[1:, defined]).max(axis=1), nan=np.inf)
+    # The measure that fell least decides.
+    ratios = (newest[measures] / earlier[:, measures]).max(axis=1)
+    ratios = np.nan_to_num(ratios, nan=np.inf)
     if ratios.min() >= _SLOW:
         return None
-    fastest = 1 + int(np.argmin(ratios))
-    now, then = stretches[0], stretches[fastest]
-    numbers = [record.get("step") for record in history.records[-len(seconds) :][then]]
+    fastest = int(np.argmin(ratios))
+    now, then = stretches[0], stretches[1 + fastest]
+    records = history.records[-len(seconds) :][then]
+    first, last = records[0].get("step"), records[-1].get("step")
     return "warn", (
-        f"{speeds[0, 0]:,.0f} tokens per second over the last {now.stop - now.start} steps, "
-        f"{speeds[fastest, 0]:,.0f} in steps {numbers[0]} to {numbers[-1]}{_slower_parts(history, now, then)}"
+        f"{newest[0]:,.0f} tokens per second over the last {now.stop - now.start} steps, "
+        f"{earlier[fastest, 0]:,.0f} in steps {first} to {last}{_slower_parts(history, now, then)}"
     )
 
 
@@ -220,11 +234,13 @@ def _slower_parts(history: History, now: slice, then: slice) -> str:
     """How much longer each part of a step takes for its tokens, so that a slow judge is told from a slow machine."""
     if not _in_parts(history):
         return ""
-    tokens, total = history.column("tokens", _LOOK), history.column("seconds.total", _LOOK)
+    tokens = history.column("tokens", _LOOK)
+    total = np.nansum(history.column("seconds.total", _LOOK)[now])
     slower: list[str] = []
     for name in _PARTS:
         seconds = history.column(f"seconds.{name}", _LOOK)
-        if np.nansum(seconds[now]) > _SHARE * np.nansum(total[now]):
-            before = max(np.median(seconds[then] / tokens[then]), 1e-12)
-            slower.append(f"{name} {np.median(seconds[now] / tokens[now]) / before:.1f} x")
+        if np.nansum(seconds[now]) > _SHARE * total:
+            per_token = seconds / tokens
+            before = max(np.median(per_token[then]), 1e-12)
+            slower.append(f"{name} {np.median(per_token[now]) / before:.1f} x")
     return f"; time for a token: {', '.join(slower)}" if slower else ""

@@ -9,17 +9,21 @@ from gradus.evidence.health.learning_rules import SURE, VERY_SURE
 from gradus.stats import Paired, format_interval, format_number, format_signed, paired_difference
 
 _PAIRS = 8  # tasks below which a comparison says nothing
-_SAME = ("decoding", "condition")
 _OVERFIT = 1.05
 _FAR = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """A figure on the same tasks, the newest validation minus the first of its kind. ``deviations``: after so many looks at it."""
+    """A figure on the same tasks, the newest validation minus the first of its kind.
+
+    ``deviations``: signed, and after so many looks at it. ``tasks``: in words. ``since``: the step of the first.
+    """
 
     paired: Paired
     deviations: float
+    tasks: str
+    since: int | None
 
 
 def hack_on_validation(history: History) -> Fired:
@@ -34,9 +38,10 @@ def hack_on_validation(history: History) -> Fired:
     sure = min(up.deviations, -down.deviations)
     if sure < SURE:
         return None
+    rise, fall = format_signed(up.paired.mean), format_signed(down.paired.mean)
     evidence = (
-        f"{_tasks(history, up)} the reward moved by {format_signed(up.paired.mean)} since step {_first(history).get('step')} "
-        f"(t = {up.paired.t:.1f}) and the true reward by {format_signed(down.paired.mean)} (t = {down.paired.t:.1f})"
+        f"{up.tasks} the reward moved by {rise} since step {up.since} "
+        f"(t = {up.paired.t:.1f}) and the true reward by {fall} (t = {down.paired.t:.1f})"
     )
     return "fail" if sure > VERY_SURE else "warn", evidence
 
@@ -51,10 +56,8 @@ def worse_on_validation(history: History) -> Fired:
             return None  # the reward rose; if the true reward fell, another rule calls it a hack
         if change.deviations < -SURE:
             fall = format_number(-(change.paired.mean or 0.0))
-            return "warn", (
-                f"{_tasks(history, change)} the {word} fell by {fall} since step {_first(history).get('step')} "
-                f"(t = {change.paired.t:.1f})"
-            )
+            evidence = f"{change.tasks} the {word} fell by {fall} since step {change.since}"
+            return "warn", f"{evidence} (t = {change.paired.t:.1f})"
     return None
 
 
@@ -106,34 +109,40 @@ def _pair(record: Record) -> str:
 def overfitting(history: History) -> Fired:
     """The last three validation losses of SFT all lie 5 % above the best, while the training loss went on falling."""
     losses = history.measured("validation_loss")
-    if len(losses) < 4 or losses[-3:].min() <= _OVERFIT * losses.min():
+    if len(losses) < 4:
         return None
-    best = format_number(losses.min())
-    return "warn", f"validation loss {format_number(losses[-1])} against {best} at its best, three times in a row"
+    best = losses.min()
+    if losses[-3:].min() <= _OVERFIT * best:
+        return None
+    last = format_number(losses[-1])
+    return "warn", f"validation loss {last} against {format_number(best)} at its best, three times in a row"
 
 
 def _alike(history: History) -> list[Record]:
     """The validations of the newest one's kind, in order."""
-    kind = [history.last.get(key) for key in _SAME]
-    return [record for record in history.records if [record.get(key) for key in _SAME] == kind]
+    kind = _kind(history.last)
+    return [record for record in history.records if _kind(record) == kind]
 
 
-def _first(history: History) -> Record:
-    return _alike(history)[0]
-
-
-def _tasks(history: History, change: _Change) -> str:
-    return f"on the same {change.paired.n} tasks ({history.last.get('decoding')})"
+def _kind(record: Record) -> tuple[object, object]:
+    return record.get("decoding"), record.get("condition")
 
 
 def _change(history: History, name: str) -> _Change | None:
     """Now minus the first, task by task; None before there are two, if the lists do not match, or if fewer than eight pairs are known."""
     alike = _alike(history)
-    earlier, later = alike[0].get(name, []), history.last.get(name, [])
+    first, last = alike[0], history.last
+    earlier, later = first.get(name, []), last.get(name, [])
     if len(alike) < 2 or len(earlier) != len(later):
         return None
     paired = paired_difference(later, earlier)
-    deviations = paired.deviations(len(alike) - 1)
-    if paired.n < _PAIRS or paired.mean is None or deviations is None:
+    # Each validation is one more look, any of which may be the lucky one.
+    deviations = paired.deviations(looks=len(alike) - 1)
+    if paired.n < _PAIRS or deviations is None:
         return None
-    return _Change(paired=paired, deviations=deviations)
+    return _Change(
+        paired=paired,
+        deviations=deviations,
+        tasks=f"on the same {paired.n} tasks ({last.get('decoding')})",
+        since=first.get("step"),
+    )

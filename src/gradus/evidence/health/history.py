@@ -48,8 +48,10 @@ class History:
         """Take in newer records; those of other kinds are left out. What was read before is not read again."""
         fresh = [record for record in records if record.get("kind", "step") == self._kind]
         for record in fresh:
-            is_same_stage = bool(self._all) and self._all[-1].get("stage") == record.get("stage")
-            self._stage_starts.append(self._stage_starts[-1] if is_same_stage else len(self._all))
+            start = len(self._all)
+            if start and self._all[-1].get("stage") == record.get("stage"):
+                start = self._stage_starts[-1]
+            self._stage_starts.append(start)
             self._all.append(record)
         for name, values in self._columns.items():
             self._columns[name] = np.concatenate([values, _column(fresh, name)])
@@ -78,7 +80,10 @@ class History:
         earlier = History(())
         end = self._span.start + count
         start = self._stage_starts[end - 1] if count else end
-        earlier._all, earlier._columns, earlier._stage_starts = self._all, self._columns, self._stage_starts
+        # No copies: a diagnosis looks at the history before every step.
+        earlier._all = self._all
+        earlier._columns = self._columns
+        earlier._stage_starts = self._stage_starts
         earlier._span = slice(max(start, self._span.start), end)
         return earlier
 
@@ -100,7 +105,9 @@ class History:
     def mean(self, name: str, last: int) -> float | None:
         """Mean over the last so many records; None if fewer than three have the figure, or if half of them have not."""
         values = self.measured(name, last)
-        return float(values.mean()) if len(values) >= 3 and 2 * len(values) >= last else None
+        if len(values) < 3 or 2 * len(values) < last:
+            return None
+        return float(values.mean())
 
     def first_mean(self, name: str, count: int) -> float | None:
         """Mean over the first ``count`` records that have the figure; None if fewer than three have it."""
@@ -129,16 +136,20 @@ def trend(values: Array) -> Trend | None:
     if len(y) < 8:
         return None
     x = place - place.mean()
-    slope = float(np.sum(x * y) / np.sum(x * x))
-    rise = slope * (len(values) - 1)
+    spread = np.sum(x * x)
+    slope = float(np.sum(x * y) / spread)
+    steps = len(values) - 1
     residuals = y - y.mean() - slope * x
-    noise = float(np.sqrt(np.sum(residuals**2) / (len(y) - 2)))
+    squares = np.sum(residuals**2)
+    noise = float(np.sqrt(squares / (len(y) - 2)))
     if noise < _EXACT:
-        return Trend(rise=rise, t=_without_noise(slope), error=0.0)
-    echo = float(np.sum(residuals[1:] * residuals[:-1]) / np.sum(residuals**2))
+        return Trend(rise=slope * steps, t=_without_noise(slope), error=0.0)
+    # Neighboring steps have something in common: as an autoregressive process of first order would.
+    echo = float(np.sum(residuals[1:] * residuals[:-1]) / squares)
     echo = min(0.9, max(0.0, echo))
-    error = noise / float(np.sqrt(np.sum(x * x))) * float(np.sqrt((1 + echo) / (1 - echo)))
-    return Trend(rise=rise, t=slope / error, error=error * (len(values) - 1))
+    widening = float(np.sqrt((1 + echo) / (1 - echo)))
+    error = noise / float(np.sqrt(spread)) * widening
+    return Trend(rise=slope * steps, t=slope / error, error=error * steps)
 
 
 def difference(earlier: Array, later: Array) -> float | None:
@@ -146,7 +157,8 @@ def difference(earlier: Array, later: Array) -> float | None:
     a, b = measured(earlier), measured(later)
     if len(a) < 3 or len(b) < 3:
         return None
-    error = float(np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)))
+    variance = a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)
+    error = float(np.sqrt(variance))
     gap = float(b.mean() - a.mean())
     return _without_noise(gap) if error < _EXACT else gap / error
 

@@ -34,9 +34,13 @@ def collapse(history: History) -> Fired:
     spread = _against_start(history, "reward_std")
     variety = _against_start(history, "distinct_actions")
     flat = trend(history.column("reward_mean", 2 * _WINDOW))
-    if len(history) < 3 * _WINDOW or spread is None or variety is None or flat is None:
+    if len(history) < 3 * _WINDOW or spread is None or variety is None:
         return None
-    if max(spread, variety) >= _HALF or flat.t > _NOISE or _rose_while_variety_fell(history):
+    if spread >= _HALF or variety >= _HALF:
+        return None
+    if flat is None or flat.t > _NOISE:
+        return None
+    if _rose_while_variety_fell(history):
         return None
     return "warn", (
         f"reward_std is {spread:.0%} and distinct_actions {variety:.0%} of the first {_WINDOW} steps, "
@@ -82,9 +86,12 @@ def length_drift(history: History) -> Fired:
     if window < 2 * _WINDOW:
         return None
     lengths = history.column("action_tokens_mean", window)
-    first, last = measured(lengths[:_WINDOW]), measured(lengths[-_WINDOW:])
+    first = measured(lengths[:_WINDOW])
+    last = measured(lengths[-_WINDOW:])
     slope = trend(history.column("reward_mean", window))
-    if not len(first) or not len(last) or slope is None or slope.t > _NOISE:
+    if not len(first) or not len(last):
+        return None
+    if slope is None or slope.t > _NOISE:
         return None
     before, now = first.mean(), last.mean()
     if before <= 0 or now < _LONGER * before:
@@ -95,14 +102,19 @@ def length_drift(history: History) -> Fired:
 
 def reward_stuck(history: History) -> Fired:
     """No slope beyond noise for 50 steps with live groups; after a real rise that is a plateau, which is only said."""
-    if len(history) < _STUCK or (history.mean("zero_variance_groups", _STUCK) or 0.0) > MOST_ZERO_VARIANCE:
+    if len(history) < _STUCK:
+        return None
+    share = history.mean("zero_variance_groups", _STUCK)
+    if share is not None and share > MOST_ZERO_VARIANCE:
         return None
     rewards = history.column("reward_mean", _STUCK)
     slope, spread = trend(rewards), history.mean("reward_total_std", _STUCK)
     if slope is None or abs(slope.t) >= _NOISE:
         return None
-    if spread is not None and abs(slope.rise) + _NOISE * slope.error > _WORTH * spread:
-        return None  # few groups: a rise that is worth having may hide in the noise
+    # With few groups a rise that is worth having may hide in the noise.
+    highest = abs(slope.rise) + _NOISE * slope.error
+    if spread is not None and highest > _WORTH * spread:
+        return None
     evidence = (
         f"the reward moved by {format_signed(slope.rise)} in {_STUCK} steps, within its noise (t = {slope.t:+.1f})"
     )
@@ -125,10 +137,13 @@ def reward_falls(history: History) -> Fired:
         return None
     for window in dict.fromkeys(min(window, len(history)) for window in _FALL_WINDOWS):
         values = history.column(name, window)
-        slope, change = trend(values), difference(values[:_WINDOW], values[-_WINDOW:])
-        if slope is None or change is None or max(slope.t, change) > -VERY_SURE:
+        first, last = values[:_WINDOW], values[-_WINDOW:]
+        slope, change = trend(values), difference(first, last)
+        if slope is None or change is None:
             continue
-        then, now = float(np.nanmean(values[:_WINDOW])), float(np.nanmean(values[-_WINDOW:]))
+        if slope.t > -VERY_SURE or change > -VERY_SURE:
+            continue
+        then, now = float(np.nanmean(first)), float(np.nanmean(last))
         spreads = history.measured("reward_total_std", window)[: window // 2]
         if has_weights or not len(spreads) or then - now >= _FALLEN * spreads.mean():
             what = name.removesuffix("_mean").replace("_", " ")
@@ -156,7 +171,9 @@ def _is_the_aim(history: History, component: str) -> bool:
     aims = history.column("true_reward_mean", _HACK_WINDOW)
     both = ~(np.isnan(means) | np.isnan(aims))
     x, y = means[both], aims[both]
-    if len(x) < _WINDOW or np.ptp(x) < 1e-9 or np.ptp(y) < 1e-9:
+    if len(x) < _WINDOW:
+        return False
+    if np.ptp(x) < 1e-9 or np.ptp(y) < 1e-9:  # no correlation is defined
         return False
     return bool(np.corrcoef(x, y)[0, 1] > _SAME)
 
@@ -169,8 +186,10 @@ def hack_suspected(history: History) -> Fired:
     if window < _HACK_LEAST or up is None or down is None:
         return None
     sure = min(up.t, -down.t)
+    if sure < SURE:
+        return None
     change = difference(aims[:_WINDOW], aims[-_WINDOW:])
-    if sure < SURE or change is None or change > -_NOISE:
+    if change is None or change > -_NOISE:
         return None
     return "fail" if sure > VERY_SURE else "warn", (
         f"over {window} steps the reward moved by {format_signed(up.rise)} (t = {up.t:.1f}) "
@@ -180,8 +199,11 @@ def hack_suspected(history: History) -> Fired:
 
 def short_answers(history: History) -> Fired:
     """Episodes shrink to one short answer: below half of the tokens and of the variety at the start, and nothing gained by it."""
-    length, variety = _against_start(history, "action_tokens_mean"), _against_start(history, "distinct_actions")
-    if len(history) < 2 * _WINDOW or length is None or variety is None or max(length, variety) >= _HALF:
+    length = _against_start(history, "action_tokens_mean")
+    variety = _against_start(history, "distinct_actions")
+    if len(history) < 2 * _WINDOW or length is None or variety is None:
+        return None
+    if length >= _HALF or variety >= _HALF:
         return None
     aim = "true_reward_mean" if len(history.measured("true_reward_mean")) else "reward_mean"
     gain = difference(history.head(aim, _WINDOW), history.column(aim, _WINDOW))

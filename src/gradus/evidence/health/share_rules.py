@@ -52,14 +52,16 @@ def recent_share(hits: Array, counts: Array) -> Share | None:
     hits, counts = np.where(has_figures, hits, 0.0), np.where(has_figures, counts, 0.0)
     pooled = np.cumsum(counts[::-1])
     enough = max(_STEPS, 1 + int(np.searchsorted(pooled, _ENOUGH)))
-    now, low = _bounded(hits[-_STEPS:].sum(), counts[-_STEPS:].sum())
-    _, pooled_low = _bounded(hits[-enough:].sum(), counts[-enough:].sum())
+    now, low = _bounded(hits[-_STEPS:], counts[-_STEPS:])
+    _, pooled_low = _bounded(hits[-enough:], counts[-enough:])
     return Share(now=now, low=max(low, pooled_low))
 
 
-def _bounded(hits: float, count: float) -> tuple[float, float]:
-    """A share and its lower bound. Faults may have been taken off that were none, so that fewer than 0 remain."""
-    share = min(1.0, max(0.0, hits / count))
+def _bounded(hits: Array, counts: Array) -> tuple[float, float]:
+    """A share and its lower bound."""
+    count = counts.sum()
+    # Faults may have been taken off that were none, so that fewer than 0 remain.
+    share = min(1.0, max(0.0, hits.sum() / count))
     return share, score_interval(share, count, _SURE).low or 0.0
 
 
@@ -96,17 +98,22 @@ def _solved(history: History) -> str:
     Where adaptive weights are lowered with success the reward falls by that alone, and the true reward tells what was learned.
     """
     start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
-    first_spread, spread = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", _WINDOW)
-    if start is None or now is None or first_spread is None or spread is None or spread > _SOLVED * first_spread:
+    first_spread = history.first_mean("reward_total_std", 5)
+    spread = history.mean("reward_total_std", _WINDOW)
+    if start is None or now is None:
+        return ""
+    if first_spread is None or spread is None or spread > _SOLVED * first_spread:
         return ""
     if now - start >= max(first_spread, 1e-9) / 2:
         rise = f"from {format_number(start)} to {format_number(now)}"
         return f"; the reward rose {rise} and is nearly the same everywhere: the tasks may be solved"
-    first_aims, aims = history.head("true_reward_mean", _WINDOW), history.column("true_reward_mean", _WINDOW)
-    gain = difference(first_aims, aims)
+    first = history.head("true_reward_mean", _WINDOW)
+    last = history.column("true_reward_mean", _WINDOW)
+    gain = difference(first, last)
     if not history.names("weights") or gain is None or gain < VERY_SURE:
         return ""
-    rise = f"from {format_number(float(first_aims.mean()))} to {format_number(float(np.nanmean(aims)))}"
+    before, after = format_number(float(first.mean())), format_number(float(np.nanmean(last)))
+    rise = f"from {before} to {after}"
     return f"; the true reward rose {rise} and the reward differs little: the tasks may be solved"
 
 

@@ -214,8 +214,8 @@ def _series(name: str, records: Sequence[Json], key: str, group: str, *, dots: b
     stride = len(points) // LONGEST + 1
     points = [*points[:-1:stride], *points[-1:]]
     y = [value for _, value in points]
-    known = sum(value is not None for value in y)
-    smooth = running_mean(y, max(5, known // 10)) if known >= 20 and not dots else ()
+    count = sum(value is not None for value in y)
+    smooth = running_mean(y, max(5, count // 10)) if count >= 20 and not dots else ()
     return Series(name=name, x=[x for x, _ in points], y=y, smooth=smooth, dots=dots)
 
 
@@ -231,7 +231,7 @@ def _drawn(curves: Iterable[Curve]) -> list[Curve]:
     """Curves with at least one known value, without the series that have none."""
     drawn: list[Curve] = []
     for curve in curves:
-        series = [line for line in curve.series if any(value is not None for value in line.y)]
+        series = [line for line in curve.series if set(line.y) - {None}]
         if series:
             drawn.append(replace(curve, series=series))
     return drawn
@@ -268,7 +268,7 @@ def outcome_curves(results: Results, condition: str) -> list[Json]:
 
 def _chart_of(name: str, names: Iterable[str]) -> str:
     """The curve in whose chart a curve stands: its own, or the one that its name ends in."""
-    return next((other for other in names if name.endswith(f"_{other}")), name)
+    return next((curve for curve in names if name.endswith(f"_{curve}")), name)
 
 
 def _spaced(name: str) -> str:

@@ -169,7 +169,10 @@ def _graded(reward: Reward) -> Json:
 
 def _pictures(view: EpisodeView) -> Json:
     """An episode's pictures as JSON values; fields that a panel leaves empty are left out."""
-    panels = [{name: value for name, value in asdict(panel).items() if value} for panel in view.panels]
+    panels: list[Json] = []
+    for panel in view.panels:
+        fields = asdict(panel)
+        panels.append({name: value for name, value in fields.items() if value})
     return {"title": view.title, "facts": view.facts, "panels": panels}
 
 

@@ -103,7 +103,9 @@ def actions_used(results: Results, condition: str) -> Json | None:
     actions = [action for action, _ in total.most_common(MOST_ACTIONS)]
     if not actions:
         return None
-    rows = [(name, [count[action] / count.total() for action in actions]) for name, count in counts.items()]
+    rows: list[tuple[str, list[float]]] = []
+    for name, count in counts.items():
+        rows.append((name, [count[action] / count.total() for action in actions]))
     return {"header": ["policy", *actions], "rows": rows}
 
 

@@ -68,10 +68,10 @@ def _condition_table(results: Results, grader: str, condition: str, *, most: int
         conditions
     ):  # the true reward may stand there once more under the environment's own name
         labels.setdefault(measure_name(results, measure), measure)
-    shown = list(labels.items())[:MOST]
-    rows = [["policy", *(label for label, _ in shown)]]
+    columns = list(labels)[:MOST]
+    rows = [["policy", *columns]]
     for policy in _best(scores, most):
-        figures = [scores.policies[policy].get(measure) for _, measure in shown]
+        figures = [scores.policies[policy].get(labels[column]) for column in columns]
         rows.append([policy, *(format_interval(figure, digits=2) for figure in figures)])
     title = f"{condition}, {scores.stored['episodes']} episodes, grader {grader}"
     return _InParts(title=title, rows=rows)
@@ -82,9 +82,9 @@ def _best(scores: Scores, most: int | None) -> list[str]:
     order = scores.ranked()[::-1]
     if most is None:
         return order
-    others = [policy for policy in order if not is_own(policy)]
-    room = max(0, most - len(order) + len(others))
-    return [policy for policy in order if is_own(policy) or policy in others[:room]]
+    scripted = [policy for policy in order if not is_own(policy)]
+    room = max(0, most - len(order) + len(scripted))
+    return [policy for policy in order if is_own(policy) or policy in scripted[:room]]
 
 
 def _claims(results: Results, condition: str) -> list[RenderableType]:

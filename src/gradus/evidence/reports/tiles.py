@@ -48,10 +48,10 @@ def _gains(results: Results, teacher: str) -> list[Tile]:
     return [gain for gain in gains if gain]
 
 
-def _gain(label: str, scores: Scores, others: Sequence[str]) -> Tile | None:
-    """The student's reward minus that of the first of ``others`` that has one."""
-    for other in others:
-        change = _change(scores, other)
+def _gain(label: str, scores: Scores, policies: Sequence[str]) -> Tile | None:
+    """The student's reward minus that of the first of ``policies`` that has one."""
+    for policy in policies:
+        change = _change(scores, policy)
         if change is None:
             continue
         bounds = ""
@@ -60,20 +60,20 @@ def _gain(label: str, scores: Scores, others: Sequence[str]) -> Tile | None:
         return Tile(
             label=label,
             value=format_signed(change.mean, 2),
-            note=f"grpo − {other} on {scores.condition}{bounds}",
+            note=f"grpo − {policy} on {scores.condition}{bounds}",
             section="proven",
             state=state_of(change),
         )
     return None
 
 
-def _change(scores: Scores, other: str) -> Figure | None:
+def _change(scores: Scores, policy: str) -> Figure | None:
     """The student's reward minus another policy's: paired if that was stored, else of the means alone."""
-    pair = scores.against(_STUDENT).get(other)
+    pair = scores.against(_STUDENT).get(policy)
     if pair is not None and "reward" in pair.figures:
         return pair.figures["reward"]
     student = scores.policies.get(_STUDENT, {}).get("reward")
-    reward = scores.policies.get(other, {}).get("reward")
+    reward = scores.policies.get(policy, {}).get("reward")
     return Figure(mean=student.mean - reward.mean) if student and reward else None
 
 

@@ -227,24 +227,24 @@ def _ranking_headline(results: Results, scores: Scores) -> str:
     graded = [name for name, reward in rewards.items() if reward]
     if not graded:
         return f"No policy could be graded on {scores.condition}."
-    best, *others = graded
+    best, *lower = graded
     amount = f"{format_interval(rewards[best])} in {scores.grader}"
     if len(rewards) == 1:
         return f"{best} on {scores.condition}: {amount}."
     text = f"{best} is graded highest on {scores.condition}: {amount}"
-    if not others:
+    if not lower:
         return f"{text}."
-    pair = scores.against(best).get(others[0])
+    pair = scores.against(best).get(lower[0])
     lead = pair and pair.figures.get("reward")
     if lead is None:
-        return f"{text}; {others[0]} follows."
+        return f"{text}; {lower[0]} follows."
     tasks = _tasks(lead, one_seed="one_checkpoint" in results)
     proof = f"is proven on {tasks}"
     if state_of(lead) != "shown":
         proof = "is not proven"
     elif _is_little(lead):
         proof = f"is above 0 on {tasks}, which are too few to prove it"
-    return f"{text}. Its lead over {others[0]}, {format_interval(lead, signed=True)}, {proof}."
+    return f"{text}. Its lead over {lower[0]}, {format_interval(lead, signed=True)}, {proof}."
 
 
 def _is_little(difference: Figure) -> bool:
