@@ -109,7 +109,12 @@ def evaluate(
     return Evaluation(document=document, episodes=rollouts)
 
 
-def _check(policies: Mapping[str, Policy | None], power: float | None, samples: int, pass_k: Sequence[int]) -> None:
+def _check(
+    policies: Mapping[str, Policy | None],
+    power: float | None,
+    samples: int,
+    pass_k: Sequence[int],
+) -> None:
     """Raise ConfigError for what cannot be meant."""
     if not policies:
         raise ConfigError("expected at least one policy to evaluate, got none; name some with --policy a,b")
@@ -307,7 +312,11 @@ def _figures(
     return figures
 
 
-def _condition_tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:
+def _condition_tasks(
+    spec: EnvironmentSpec,
+    conditions: Sequence[str],
+    episodes: int | None,
+) -> dict[str, list[Task]]:
     """Tasks per condition; ``episodes`` may exceed a condition's seeds only if another condition has as many."""
     for name in conditions:
         if name not in spec.conditions:

@@ -137,7 +137,8 @@ def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
         plural = "" if steps == 1 else "s"
         return f"Nothing was found in {steps} step{plural} of GRPO; most rules look at {_FEW} or more."
     # Of equally bad ones first what still goes on.
-    first = min(serious, key=lambda diagnosis: (diagnosis.badness[0], not diagnosis.ongoing, diagnosis.badness[1]))
+    worst = [diagnosis for diagnosis in serious if diagnosis.severity == serious[0].severity]
+    first = min(worst, key=lambda diagnosis: not diagnosis.ongoing)
     verb = "Stop" if first.severity == "stop" else "Look at this first"
     when = ""  # an evaluation is of no step
     if first.last_step is not None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import fsum, isfinite
+from math import ceil, fsum, isfinite
 from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
-from gradus.evidence.reports.results import figure
 from gradus.evidence.reports.score_tables import is_own
 
 Json = Mapping[str, Any]
@@ -91,7 +90,7 @@ GROUPS = (
 
 def sft_curves(records: Sequence[Json]) -> list[Curve]:
     """The curves of SFT that have any values."""
-    steps = [record for record in records if record.get("kind", "sft") in ("sft", "distill")]
+    steps = _of_kinds(records, "sft", "distill")
     curves = _drawn(_chart(title, note, steps, dict(lines)) for title, note, lines in SFT)
     return [replace(curve, top=_top(curve)) if curve.title == "Loss" else curve for curve in curves]
 
@@ -101,8 +100,8 @@ def grpo_curves(records: Sequence[Json], true_reward: str = "True reward") -> li
 
     Where rewards follow a schedule, its weights are a curve of their own and the beginnings of its stages are marked in all.
     """
-    steps = [record for record in records if record.get("kind") == "step"]
-    validation = [record for record in records if record.get("kind") == "validation"]
+    steps = _of_kinds(records, "step")
+    validation = _of_kinds(records, "validation")
     curves = [
         _with_validation("Reward", "mean reward", steps, validation, "reward_mean"),
         _with_validation(true_reward, "the true aim, which no grader may lower", steps, validation, "true_reward_mean"),
@@ -121,6 +120,10 @@ def grpo_curves(records: Sequence[Json], true_reward: str = "True reward") -> li
     curves.append(_grouped("Seconds of a step", "split by what they were spent on", steps, "seconds"))
     marks = _stages(steps)
     return [replace(curve, marks=marks) for curve in _drawn(curves)]
+
+
+def _of_kinds(records: Sequence[Json], *kinds: str) -> list[Json]:
+    return [record for record in records if record.get("kind") in kinds]
 
 
 def _top(curve: Curve) -> float | None:
@@ -149,8 +152,9 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
 def _fewer(lines: Sequence[Series]) -> list[Series]:
     """Every n-th point of many lines: a chart of 60 runs is as small as one of eight."""
     points = sum(len(line.x) for line in lines)
-    stride = max(1, -(-points // (_FULL * LONGEST)))
-    return [replace(line, x=line.x[::stride], y=line.y[::stride], smooth=line.smooth[::stride]) for line in lines]
+    stride = max(1, ceil(points / (_FULL * LONGEST)))
+    cut = slice(None, None, stride)
+    return [replace(line, x=line.x[cut], y=line.y[cut], smooth=line.smooth[cut]) for line in lines]
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
@@ -158,8 +162,9 @@ def running_mean(values: Sequence[float | None], window: int) -> list[float | No
     half = window // 2
     means: list[float | None] = []
     for index in range(len(values)):
-        near = [value for value in values[max(0, index - half) : index + half + 1] if value is not None]
-        means.append(fsum(near) / len(near) if near else None)
+        near = values[max(0, index - half) : index + half + 1]
+        numbers = [value for value in near if value is not None]
+        means.append(fsum(numbers) / len(numbers) if numbers else None)
     return means
 
 
@@ -206,10 +211,14 @@ def _keys(records: Sequence[Json], group: str) -> list[str]:
 
 def _series(name: str, records: Sequence[Json], key: str, group: str, *, dots: bool = False) -> Series:
     # A resumed run may write a step twice; the later line is the one that counts.
-    values = {float(record["step"]): _finite(_inner(record, group).get(key)) for record in records}
+    values: dict[float, float | None] = {}
+    for record in records:
+        figures: Json = record.get(group, {}) if group else record
+        values[float(record["step"])] = _finite(figures.get(key))
     points = sorted(values.items())
     measured = [point for point in points if point[1] is not None]
-    if dots or 2 * len(measured) <= len(points):  # measured now and then: a line would have more gaps than stretches
+    # Of a figure that is measured now and then a line would have more gaps than stretches.
+    if dots or 2 * len(measured) <= len(points):
         dots, points = True, measured
     stride = len(points) // LONGEST + 1
     points = [*points[:-1:stride], *points[-1:]]
@@ -217,10 +226,6 @@ def _series(name: str, records: Sequence[Json], key: str, group: str, *, dots: b
     count = sum(value is not None for value in y)
     smooth = running_mean(y, max(5, count // 10)) if count >= 20 and not dots else ()
     return Series(name=name, x=[x for x, _ in points], y=y, smooth=smooth, dots=dots)
-
-
-def _inner(record: Json, group: str) -> Json:
-    return record.get(group, {}) if group else record
 
 
 def _finite(value: Any) -> float | None:
@@ -251,18 +256,24 @@ def outcome_curves(results: Results, condition: str) -> list[Json]:
     for policy, stored in results["conditions"][condition]["policies"].items():
         for name, points in stored["curves"].items():
             y = [point["mean"] for point in points]
-            if any(value is not None for value in y):
-                lines.setdefault(name, []).append({"name": policy, "x": list(range(1, len(y) + 1)), "y": y})
+            x = list(range(1, len(y) + 1))
+            if set(y) - {None}:
+                lines.setdefault(name, []).append({"name": policy, "x": x, "y": y})
     charts: dict[str, Json] = {}
     for name, series in lines.items():
         if _chart_of(name, lines) == name:
             along = name.rpartition("_by_")[2] if "_by_" in name else "point"
-            note = "mean over the episodes"
-            charts[name] = {"title": _spaced(name), "note": note, "x": _spaced(along), "series": _fewest(series)}
+            charts[name] = {
+                "title": _spaced(name),
+                "note": "mean over the episodes",
+                "x": _spaced(along),
+                "series": _fewest(series),
+            }
     for name, series in lines.items():
         home = _chart_of(name, lines)
         if home != name and home in charts:
-            charts[home]["series"].append({**series[0], "name": _spaced(name.removesuffix(home))})
+            label = _spaced(name.removesuffix(home))
+            charts[home]["series"].append({**series[0], "name": label})
     return list(charts.values())
 
 
@@ -287,10 +298,12 @@ def audit_points(audit: AuditRecord) -> list[dict[str, Any]]:
     """Reward (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and the plans of the search."""
     points: list[dict[str, Any]] = []
     for point in audit["points"]:
-        reward, true_reward = figure(point["reward"]), figure(point["true_reward"])
-        if reward and true_reward:
-            name = point["policy"]
-            short = name.partition(": ")[0] if len(name) > LONGEST_NAME else name  # the plan of a search is a paragraph
-            strong = point["role"] in ("exploit", "search")
-            points.append({"name": short, "x": reward.mean, "y": true_reward.mean, "strong": strong})
+        reward, true_reward = point["reward"]["mean"], point["true_reward"]["mean"]
+        if reward is None or true_reward is None:
+            continue
+        name = point["policy"]
+        if len(name) > LONGEST_NAME:  # the plan of a search is a paragraph
+            name = name.partition(": ")[0]
+        strong = point["role"] in ("exploit", "search")
+        points.append({"name": name, "x": reward, "y": true_reward, "strong": strong})
     return points

@@ -29,6 +29,7 @@ COLORS = (
     "#E69F00",
     "#56B4E9",
 )  # of Okabe and Ito (2008), which can be told apart with any common color blindness
+_RADIUS = 5  # of a point, in pixels
 _PLACES = (
     ((6, -3), "left"),
     ((-6, -3), "right"),
@@ -114,7 +115,7 @@ def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
     from matplotlib.transforms import Bbox
 
     centers = axis.transData.transform([(point["x"], point["y"]) for point in points])
-    occupied = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in centers]  # pixels
+    occupied = [Bbox.from_bounds(x - _RADIUS, y - _RADIUS, 2 * _RADIUS, 2 * _RADIUS) for x, y in centers]
     for point in sorted(points, key=lambda point: (point["strong"], -point["y"])):
         for offset, side in _PLACES:
             name = axis.annotate(

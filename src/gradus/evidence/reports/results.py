@@ -185,7 +185,8 @@ def sides_of(pair: str, policies: Collection[str]) -> tuple[str, str]:
     """
     parts = pair.split(_SIDES)
     for place in range(1, len(parts)):
-        first, second = _SIDES.join(parts[:place]), _SIDES.join(parts[place:])
+        first = _SIDES.join(parts[:place])
+        second = _SIDES.join(parts[place:])
         if first in policies and second in policies:
             return first, second
     return parts[0], _SIDES.join(parts[1:])
@@ -197,9 +198,9 @@ def differences(conditions: ByCondition, condition: str) -> list[Difference]:
     for name, pair in conditions[condition]["pairs"].items():
         first, second = sides_of(name, conditions[condition]["policies"])
         stored = differences_of(pair)
-        figures = {
-            measure: replace(value, p=corrected_p(stored[measure]), n=stored[measure]["episodes"])
-            for measure, value in figures_in(stored).items()
-        }
+        figures: dict[str, Figure] = {}
+        for measure, value in figures_in(stored).items():
+            test = stored[measure]
+            figures[measure] = replace(value, p=corrected_p(test), n=test["episodes"])
         pairs.append(Difference(first=first, second=second, figures=figures, reward=stored.get("reward")))
     return pairs

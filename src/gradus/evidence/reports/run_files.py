@@ -173,7 +173,8 @@ def evaluated_seeds(seeds: Mapping[str, Path], results: Results | None) -> Mappi
     """Those of ``seed_folders`` that the evaluation is over: an earlier call may have trained more, perhaps with other settings."""
     if results is None:
         return seeds
-    return {name: path for name, path in seeds.items() if _seed(path) in results["seeds"]} or seeds
+    evaluated = {name: path for name, path in seeds.items() if _seed(path) in results["seeds"]}
+    return evaluated or seeds
 
 
 def shown_folder(folder: Path) -> Path:

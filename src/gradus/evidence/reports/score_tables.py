@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from gradus.core.documents import (
@@ -193,8 +192,8 @@ def missing_episodes(stored: ConditionResults) -> list[str]:
     for name, policy in stored["policies"].items():
         missing: list[str] = []
         if policy["failed"]:
-            kinds = ", ".join(f"{kind} ({count})" for kind, count in policy["failures"].items())
-            failures = f": {kinds}" if kinds else ""
+            kinds = [f"{kind} ({count})" for kind, count in policy["failures"].items()]
+            failures = f": {', '.join(kinds)}" if kinds else ""
             missing.append(f"{policy['failed']} of {policy['episodes']} episodes failed{failures}")
         if policy["ungraded"]:
             missing.append(f"{policy['ungraded']} of {policy['episodes']} episodes could not be graded")
@@ -248,13 +247,15 @@ def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = Tr
     """A figure with its interval under it; a difference is marked if its interval leaves out 0."""
     if value is None:
         return Cell(text=_NONE)
-    sizes = [abs(number) for number in (value.mean, value.low, value.high) if bounds and number is not None]
-    write = partial(format_signed if signed else format_number, beside=max(sizes, default=0.0))
-    note = ""
-    if bounds and value.low is not None and value.high is not None:
-        note = f"{write(value.low)} to {write(value.high)}"
+    write = format_signed if signed else format_number
     state = state_of(value) if signed else "open"
-    return Cell(text=write(value.mean), note=note, state="" if state == "open" else state)
+    state = "" if state == "open" else state
+    if not bounds or value.low is None or value.high is None:
+        return Cell(text=write(value.mean, beside=abs(value.mean)), state=state)
+    # Numbers that are read together are written alike.
+    largest = max(abs(value.mean), abs(value.low), abs(value.high))
+    low, high = write(value.low, beside=largest), write(value.high, beside=largest)
+    return Cell(text=write(value.mean, beside=largest), note=f"{low} to {high}", state=state)
 
 
 def _counted(policy: PolicyFigures) -> str:

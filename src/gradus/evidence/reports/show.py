@@ -22,13 +22,17 @@ _INDENT = "\n    "
 
 def show_episode(episode: Episode, view: EpisodeView | None = None) -> RenderableType:
     """The transcript with rewards, terms, spans and errors, as a rich renderable; ``view`` adds its pictures in small."""
-    task = episode.task
-    head = Text(f"{task.environment} · {task.condition} · seed {task.seed} · {episode.policy}", style="bold")
+    head = Text(_title(episode), style="bold")
     if episode.member or episode.group:
         head.append(f" · group {episode.group}, member {episode.member}", style="dim")
     pictures = [] if view is None else [_view(view), Rule(style="dim")]
     turns = [_turn(turn, episode.reward) for turn in episode.turns]
     return Group(head, *pictures, *turns, Rule(style="dim"), _end(episode))
+
+
+def _title(episode: Episode) -> str:
+    task = episode.task
+    return f"{task.environment} · {task.condition} · seed {task.seed} · {episode.policy}"
 
 
 def _turn(turn: Turn, reward: Reward | None) -> Text:
@@ -42,8 +46,9 @@ def _turn(turn: Turn, reward: Reward | None) -> Text:
     )
     for call in turn.calls:
         arguments = ", ".join(f"{key} = {_short(value)}" for key, value in call.arguments.items())
-        fault = f": {call.fault}, {call.error}" if call.fault else ""
-        text.append(f"{_INDENT}calls {call.name or '?'}({arguments}){fault}", style="red" if call.fault else "cyan")
+        text.append(f"{_INDENT}calls {call.name or '?'}({arguments})", style="red" if call.fault else "cyan")
+        if call.fault:
+            text.append(f": {call.fault}, {call.error}", style="red")
     if not turn.valid:
         text.append(f"{_INDENT}not understood: {turn.error or 'no reason given'}", style="red")
     if turn.cut:
@@ -118,8 +123,8 @@ def _end(episode: Episode) -> Text:
 
 
 def _figures(values: Mapping[str, float | None], separator: str) -> str:
-    figures = [f"{_words(name)} {format_number(value)}" for name, value in values.items() if value is not None]
-    return separator.join(figures)
+    measured = {name: value for name, value in values.items() if value is not None}
+    return separator.join(f"{_words(name)} {format_number(value)}" for name, value in measured.items())
 
 
 def _view(view: EpisodeView) -> Text:
@@ -145,8 +150,11 @@ def _heights(values: Sequence[float | None], panel: ViewPanel) -> str:
     low, high = panel.limits or (min(numbers), max(numbers))
     top = len(MARKS) - 1
     step = (high - low) / top or 1.0
-    heights = [None if value is None else min(top, max(0, round((value - low) / step))) for value in values]
-    return "".join("·" if height is None else MARKS[height] for height in heights)
+    marks: list[str] = []
+    for value in values:
+        height = 0 if value is None else round((value - low) / step)
+        marks.append("·" if value is None else MARKS[min(top, max(0, height))])
+    return "".join(marks)
 
 
 def _words(name: str) -> str:
@@ -170,8 +178,8 @@ def members_of(episodes: Sequence[Episode], episode: Episode) -> list[Episode]:
 def show_differences(members: Sequence[Episode]) -> RenderableType:
     """A line for each member, best first, then each turn with more than one answer: the words that the best one did not say are bold."""
     ranked = sorted(members, key=_value, reverse=True)
-    task, best = ranked[0].task, ranked[0]
-    head = f"{task.environment} · {task.condition} · seed {task.seed} · {best.policy} · group {best.group}"
+    best = ranked[0]
+    head = f"{_title(best)} · group {best.group}"
     parts: list[RenderableType] = [Text(head, style="bold"), *map(_line, ranked)]
     turns: list[RenderableType] = []
     for place in range(max(len(member.turns) for member in ranked)):

@@ -111,7 +111,8 @@ def power_lines(results: Results) -> list[RenderableType]:
         looks = results["until_decided"]
         lines.append(f"stopped at look {looks['looks']}, after {looks['tasks']:,} of at most {looks['of']:,} tasks")
     if "power" in results:
-        goal = f"to show a difference of {results['power']['difference']:g} with {results['power']['power']:.0%} power"
+        power = results["power"]
+        goal = f"to show a difference of {power['difference']:g} with {power['power']:.0%} power"
         for scores in scores_of(results)[results["grader"]].values():
             for pair in scores.pairs:
                 needed = _needed(pair.reward) if pair.reward else ""
@@ -160,7 +161,8 @@ class _InParts:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
 
-        names, *figures = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
+        columns = zip(*self.rows, strict=True)
+        names, *figures = [max(map(len, column)) for column in columns]
         yield Text(self.title, style="italic")
         for columns in _fitting([min(names, _NAME), *figures], options.max_width):
             yield self._part(columns)

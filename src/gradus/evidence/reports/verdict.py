@@ -104,9 +104,10 @@ def _cautions(results: Results, scores: Scores) -> list[str]:
         cautions.append(f"Only {max(counts)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
     starts = results.get("best_is_the_start")
     if starts:
-        seeds = [str(seed) for seed in starts] if isinstance(starts, list) else []
-        plural = "s" if len(seeds) > 1 else ""
-        where = f" in seed{plural} {named(seeds)}" if seeds else ""
+        where = ""
+        if isinstance(starts, list):
+            plural = "s" if len(starts) > 1 else ""
+            where = f" in seed{plural} {named([str(seed) for seed in starts])}"
         cautions.append(f"grpo is the student that GRPO began with{where}: no later step was better in validation.")
     if "one_checkpoint" in results:
         cautions.append(_single(results["one_checkpoint"]))
@@ -179,8 +180,13 @@ def _student_headline(results: Results, scores: Scores) -> str | None:
         headline = f"grpo {VERBS[state_of(reward)]} {before}"
     if _is_little(reward):
         tasks = _tasks(reward, one_seed=len(results["seeds"]) < 2)
-        headline += f" ({tasks} are too few to tell)" if headline == OPEN else f", as far as {tasks} tell,"
-    where = "tasks that it never saw" if is_held_out(scores.condition) else scores.condition
+        if headline == OPEN:
+            headline += f" ({tasks} are too few to tell)"
+        else:
+            headline += f", as far as {tasks} tell,"
+    where = scores.condition
+    if is_held_out(scores.condition):
+        where = "tasks that it never saw"
     # People use the likeliest answers: a sampled gain may only sharpen what greedy answers had before.
     greedy = scores.against(f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
     likeliest = ""
@@ -196,7 +202,8 @@ def _change(scores: Scores, pair: Difference, measure: str) -> str:
     proof = _proof(pair.figures.get(measure))
     if before is None or after is None:
         return proof
-    return f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}, {proof}"
+    means = f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}"
+    return f"{means}, {proof}"
 
 
 def _proof(change: Figure | None) -> str:
@@ -209,7 +216,8 @@ def _proof(change: Figure | None) -> str:
         return f"surely up by more than {format_number(change.low, 2)}"
     if state == "refuted":
         return f"surely down by more than {format_number(-change.high, 2)}"
-    low, high = format_signed(change.low, 2), format_signed(change.high, 2)
+    low = format_signed(change.low, 2)
+    high = format_signed(change.high, 2)
     return f"not proven (the change is between {low} and {high}{_corrected(change)})"
 
 
@@ -266,7 +274,8 @@ def _claims(results: Results, scores: Scores) -> list[Claim]:
     student = next((name for name in STUDENTS if name in order), None)
     pairs = list(scores.pairs)
     if student is not None:
-        against, greedy = scores.against(student), scores.against(f"{student}{_GREEDY}")
+        against = scores.against(student)
+        greedy = scores.against(f"{student}{_GREEDY}")
         pairs = [greedy[name] for name in order if name in greedy and name.endswith(_GREEDY)]
         pairs += [against[name] for name in order if name in against]
     elif len(pairs) >= math.comb(len(order), 2):
@@ -279,13 +288,16 @@ def _claim(results: Results, pair: Difference) -> Claim:
     """What one pair shows of the reward, and of the true reward if that is another figure."""
     reward, true_reward = pair.figures["reward"], pair.figures.get("true_reward")
     state = state_of(reward)
-    wins = f", won on {pair.reward['wins']} of {pair.reward['episodes']} tasks" if pair.reward else ""
-    text = f"{pair.first} {VERBS[state]} {pair.second} in {results['grader']} ({_amount(reward)}{wins})"
-    if true_reward is not None and true_reward != reward:
-        aim = f"{results['true_reward_name']} ({_amount(true_reward, 2)})"
-        agrees = state_of(true_reward) == state
-        text += f", and in {aim}" if agrees else f", but {VERBS[state_of(true_reward)]} it in {aim}"
-    return Claim(state=state, text=text)
+    amount = _amount(reward)
+    if pair.reward:
+        amount += f", won on {pair.reward['wins']} of {pair.reward['episodes']} tasks"
+    text = f"{pair.first} {VERBS[state]} {pair.second} in {results['grader']} ({amount})"
+    if true_reward is None or true_reward == reward:
+        return Claim(state=state, text=text)
+    aim = f"{results['true_reward_name']} ({_amount(true_reward, 2)})"
+    if state_of(true_reward) == state:
+        return Claim(state=state, text=f"{text}, and in {aim}")
+    return Claim(state=state, text=f"{text}, but {VERBS[state_of(true_reward)]} it in {aim}")
 
 
 def _amount(difference: Figure, digits: int = 3) -> str:
