@@ -186,71 +186,98 @@ def check_free_credit(
     if set(skilled) <= {panel.ladder[0], *BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return AuditCheck(subject="free credit", status="note", evidence=evidence)
-    free: dict[str, dict[str, Any]] = {}
-    earned = possible = 0.0
-    for name, weight in grader.weights.items():
-        # Of a penalty less is more.
-        sign = -1.0
-        if weight >= 0:
-            sign = 1.0
-        low, high = _chance_and_best(panel, name, sign, skilled)
-        if low is None or name not in constants:
-            continue
-        value, answer = constants[name]
-        gain = max(0.0, min(sign * value, high) - low)
-        room = max(0.0, high - low)
-        earned = earned + abs(weight) * gain
-        possible = possible + abs(weight) * room
-        figures = {"chance": sign * low, "constant": value, "best": sign * high}
-        free[name] = {
-            "weight": weight,
-            **figures,
-            "free": gain / room if room > 1e-9 else None,
-            "answer": answer,
-        }
-    if not free:
+    credits = _credits(panel, grader, constants, skilled)
+    if not credits:
         evidence = (
             "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
             f"({', '.join(grader.weights)}); name them in its weights"
         )
         return AuditCheck(subject="free credit", status="open", evidence=evidence)
+    measured: dict[str, Any] = {"components": {name: credit.record() for name, credit in credits.items()}}
+    earned = possible = 0.0
+    for credit in credits.values():
+        earned += abs(credit.weight) * credit.gain
+        possible += abs(credit.weight) * credit.room
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
-        return AuditCheck(
-            subject="free credit",
-            status="fail",
-            evidence=evidence,
-            measured={"components": free},
-        )
+        return AuditCheck(subject="free credit", status="fail", evidence=evidence, measured=measured)
     share = earned / possible
-    shares = [f"{name} {row['free']:.0%} by {row['answer']!r}" for name, row in free.items() if row["free"] is not None]
+    status: Status = "pass"
     bound = "of at most"
     if share > FREE:
-        bound = "more than"
-    allowed = f"{bound} {FREE:.0%} allowed ({', '.join(shares)})"
-    status: Status = "pass"
-    if share > FREE:
-        status = "fail"
-        if panel.tasks < _FEW:
-            status = "open"
-    return AuditCheck(
-        subject="free credit",
-        status=status,
-        evidence=f"constant answers earn {share:.0%} of what skill earns above chance, {allowed}",
-        measured={"share": share, "components": free},
-    )
+        status, bound = "fail", "more than"
+    if share > FREE and panel.tasks < _FEW:
+        status = "open"
+    parts = [f"{name} {credit}" for name, credit in credits.items() if credit.free is not None]
+    allowed = f"{bound} {FREE:.0%} allowed ({', '.join(parts)})"
+    evidence = f"constant answers earn {share:.0%} of what skill earns above chance, {allowed}"
+    return AuditCheck(subject="free credit", status=status, evidence=evidence, measured={"share": share, **measured})
 
 
-def _chance_and_best(
-    panel: PanelEpisodes, component: str, sign: float, skilled: Sequence[str]
-) -> tuple[float | None, float]:
-    """What the lowest step of the ladder earns of a component, None if it has none, and what the best policy earns."""
-    means: dict[str, float] = {}
-    for name in (panel.ladder[0], *skilled):
-        mean = mean_interval(components_of(panel.episodes[name], component)).mean
-        if mean is not None:
-            means[name] = sign * mean
-    return means.get(panel.ladder[0]), max(means.values(), default=0.0)
+@dataclass(frozen=True, kw_only=True)
+class _Credit:
+    """What the best constant answer earns of one component. ``sign`` is -1 for a penalty, of which less is more."""
+
+    weight: float
+    sign: float
+    chance: float  # what the lowest step of the ladder earns, times the sign
+    best: float  # what the best policy earns, times the sign
+    constant: float
+    answer: str
+
+    @property
+    def gain(self) -> float:
+        """What the constant earns above chance, at most as much as the best policy."""
+        return max(0.0, min(self.sign * self.constant, self.best) - self.chance)
+
+    @property
+    def room(self) -> float:
+        """What the best policy earns above chance."""
+        return max(0.0, self.best - self.chance)
+
+    @property
+    def free(self) -> float | None:
+        """The share that is free, None if no policy is better than chance."""
+        return self.gain / self.room if self.room > 1e-9 else None
+
+    def __str__(self) -> str:
+        return f"{self.free:.0%} by {self.answer!r}"
+
+    def record(self) -> dict[str, Any]:
+        """The figures for the document."""
+        return {
+            "weight": self.weight,
+            "chance": self.sign * self.chance,
+            "constant": self.constant,
+            "best": self.sign * self.best,
+            "free": self.free,
+            "answer": self.answer,
+        }
+
+
+def _credits(
+    panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]], skilled: Sequence[str]
+) -> dict[str, _Credit]:
+    """The credit of each component that the lowest step of the ladder and a constant answer have."""
+    credits: dict[str, _Credit] = {}
+    for name, weight in grader.weights.items():
+        sign = 1.0 if weight >= 0 else -1.0
+        means: dict[str, float] = {}
+        for policy in (panel.ladder[0], *skilled):
+            mean = mean_interval(components_of(panel.episodes[policy], name)).mean
+            if mean is not None:
+                means[policy] = sign * mean
+        if panel.ladder[0] in means and name in constants:
+            constant, answer = constants[name]
+            credits[name] = _Credit(
+                weight=weight,
+                sign=sign,
+                chance=means[panel.ladder[0]],
+                best=max(means.values()),
+                constant=constant,
+                answer=answer,
+            )
+    return credits
 
 
 def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:

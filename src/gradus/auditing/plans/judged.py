@@ -78,7 +78,7 @@ def level_of(episodes: Sequence[Episode]) -> Level:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class Baseline:
     """The standard for an attempt on the same tasks: the episodes of another policy, and a teacher who errs more or less."""
 
     name: str
@@ -191,7 +191,7 @@ class Judged:
     plan: str
     shape: str
     episodes: Sequence[Episode]
-    against: Reference
+    against: Baseline
     reward: Paired
     true_reward: Paired
     unearned: Paired
@@ -283,7 +283,7 @@ _KINDS = {
 }
 
 
-def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Reference) -> Judged:
+def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Baseline) -> Judged:
     """Hold episodes against the reference, task by task."""
     return Judged(
         plan=plan,

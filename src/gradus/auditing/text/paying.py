@@ -262,57 +262,45 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     settled = wrong.is_settled(probes[0].task)
     accepted = [probe for probe in probes if is_accepted(probe, ground)]
     share = wilson(len(accepted), len(probes))
-    measured: Shown = {
-        "n": share.n,
-        "accepted": share.mean,
-        "low": share.low,
-        "high": share.high,
-        "settled": settled,
-    }
+    measured = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
     kind = _KindOfWrong(subject=name, status="pass", evidence="", measured=measured)
     if not accepted:
         return kind
     count = f"{len(accepted)} of {len(probes)}"
     example = shown(accepted[0])
-    if not settled:
-        review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
-        is_open = wrong.settled_by and is_above(share, 0.5)
-        note = None
-        if is_open:
-            note = _note(ground, "open", name, example, count, wrong.settled_by)
-        return replace(kind, note=note, review=review)
-    measured["example"] = example
-    if wrong.lenient:
-        return replace(
-            kind,
-            note=_note(ground, "lenient", name, example, count, wrong.lenient),
-        )
+    if settled and not wrong.lenient:
+        return _settled(ground, kind, probes, accepted)
+    if settled:
+        note = _note(ground, "lenient", name, example, count, wrong.lenient)
+        return replace(kind, note=note, measured={**measured, "example": example})
+    review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
+    if not wrong.settled_by or not is_above(share, 0.5):
+        return replace(kind, review=review)
+    note = _note(ground, "open", name, example, count, wrong.settled_by)
+    return replace(kind, note=note, review=review)
+
+
+def _settled(ground: Ground, kind: _KindOfWrong, probes: Sequence[Probe], accepted: Sequence[Probe]) -> _KindOfWrong:
+    """The finding if the answers are surely wrong: it fails if they are accepted as a rule, or on a cluster of tasks."""
+    share = wilson(len(accepted), len(probes))
+    count = f"{len(accepted)} of {len(probes)}"
+    example = shown(accepted[0])
+    measured = {**kind.measured, "example": example}
     fails = is_above(share, 0.5)
-    rule = (
-        None
-        if fails
-        else rule_of(
-            {probe.task.key: probe in accepted for probe in probes},
-            ground.golds,
-        )
-    )
-    if rule is not None:
-        measured["rule"], held = rule
-        fails = True
-        count = f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
+    if not fails:
+        rule = rule_of({probe.task.key: probe in accepted for probe in probes}, ground.golds)
+        if rule is not None:
+            measured["rule"], held = rule
+            count = f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
+            fails = True
     text = f"{quoted(accepted[0].completion, _QUOTED)} for {accepted[0].task.answer[:40]!r}"
-    evidence = f"{name}: accepted in {count}, e.g. {text}"
+    evidence = f"{kind.subject}: accepted in {count}, e.g. {text}"
     if fails:
-        return replace(
-            kind,
-            status="fail",
-            evidence=evidence,
-            note=_note(ground, "exploit", name, example, count),
-        )
-    is_doubtful = (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT)
-    if is_doubtful:
-        return replace(kind, status="open", evidence=evidence)
-    return kind
+        note = _note(ground, "exploit", kind.subject, example, count)
+        return replace(kind, status="fail", evidence=evidence, note=note, measured=measured)
+    if (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT):
+        return replace(kind, status="open", evidence=evidence, measured=measured)
+    return replace(kind, measured=measured)
 
 
 def _note(
