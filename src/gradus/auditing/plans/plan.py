@@ -223,11 +223,11 @@ class TurnSession:
 class RandomAnswers(TurnPolicy):
     """Answers drawn without looking, a fresh draw at every turn."""
 
-    def __init__(self, draw: Draw, *, name: str = "random") -> None:
+    def __init__(self, draw: Draw) -> None:
         def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
             return draw(child_seed(0, *start.key, "answer", turn) % 2**31)
 
-        super().__init__(answer, name=name)
+        super().__init__(answer, name="random")
 
 
 class NoisyPolicy(TurnPolicy):
