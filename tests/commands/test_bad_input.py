@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from gradus import commands
 from gradus.commands.app import main
 
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
@@ -50,7 +51,7 @@ def gradus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def lessons(gradus: Said, tmp_path: Path) -> Path:
-    assert gradus("teach", "rhythm", "-n", 4, "-o", tmp_path / "t.jsonl")[0] == 0
+    commands.teach("rhythm", episodes=4, out=tmp_path / "t.jsonl")
     return tmp_path / "t.jsonl"
 
 
@@ -128,11 +129,11 @@ def test_an_unreachable_teacher(gradus: Said, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.0)
-    code, said = gradus("teach", "rhythm", "--policy", "remote:some-model", "-n", 2, "-o", tmp_path / "t.jsonl")
+    code, said = gradus("sft", "rhythm", "--teacher", "remote:some-model", "-n", 2, "-o", tmp_path / "out")
     assert code == 3
     assert "All connection attempts failed" in said
     assert "OPENAI_BASE_URL" in said
-    assert not (tmp_path / "t.jsonl").exists()
+    assert not (tmp_path / "out" / "teach").exists()
 
 
 @pytest.mark.parametrize("option", ["--out", "--report", "--json"])

@@ -29,15 +29,15 @@ def gradus(*words, expect=0):
 
 def test_teach_show_and_regrade(tmp_path):
     file = tmp_path / "t.jsonl"
-    assert "4 episodes in" in gradus("teach", "rhythm", "-n", 4, "-o", file)
-    assert "0 rolled out now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
+    assert commands.teach("rhythm", episodes=4, out=file).rolled_out == 4
+    assert commands.teach("rhythm", episodes=4, out=file).rolled_out == 0
     assert "mon morning" in gradus("show", file, "--episode", -1)
-    assert "v2.jsonl" in gradus("regrade", file, "--grader", "v2", "--out", tmp_path / "v2.jsonl")
-    regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
+    assert "v2.jsonl" in gradus("show", file, "--grader", "v2", "--out", tmp_path / "v2.jsonl")
+    regraded = json.loads(gradus("show", file, "--grader", "v2", "--json"))
     assert regraded["episodes"] == 4
     assert regraded["reward"] != regraded["before"]
     assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
-    again = json.loads(gradus("regrade", tmp_path / "v2.jsonl", "--grader", "v2", "--json"))
+    again = json.loads(gradus("show", tmp_path / "v2.jsonl", "--grader", "v2", "--json"))
     assert again["before"] == again["reward"] == regraded["reward"]
 
 
@@ -48,11 +48,11 @@ def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gradus.runs.stages.teaching.roll_out", interrupted)
-    monkeypatch.setattr("sys.argv", ["gradus", "teach", "rhythm", "-o", str(tmp_path / "t.jsonl")])
+    monkeypatch.setattr("sys.argv", ["gradus", "sft", "rhythm", "-o", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
-    assert "this goes on where it stopped: gradus teach rhythm -o" in capsys.readouterr().err
+    assert "this goes on where it stopped: gradus sft rhythm -o" in capsys.readouterr().err
 
 
 def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
@@ -132,7 +132,7 @@ def test_mistakes_get_a_sentence(words, says):
 @pytest.mark.parametrize("name", ["arithmetic", "rhythm", "memory"])
 def test_a_person_can_play_any_environment(name):
     """Options that tell what a task is, such as the split of a data set, are those of the first condition."""
-    result = runner.invoke(app, ["play", name, "--seed", "3"], input="<answer> 5 </answer>\n" * 200)
+    result = runner.invoke(app, ["show", name, "--play", "--seed", "3"], input="<answer> 5 </answer>\n" * 200)
     assert result.exit_code == 0, result.output
     assert "what you could not see" in result.output
 

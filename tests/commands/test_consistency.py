@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from gradus import commands
 from gradus.commands.app import app, main
 from gradus.core import ConfigError
 from gradus.runs.recipe.load import load_recipe
@@ -93,13 +94,12 @@ def test_rewards_are_the_grader_of_every_command(tmp_path):
     assert figures["reward"]["mean"] == 2.5
     assert set(figures["components"]) == {"brief", "correct"}
     lessons = tmp_path / "t.jsonl"
-    gradus("teach", "arithmetic", "-n", 3, *reward, "-o", lessons)
+    rewards = [f"{tmp_path / 'mine.py'}:brief=0.5", "correctness=2"]
+    commands.teach("arithmetic", episodes=3, rewards=rewards, out=lessons)
     assert json.loads(gradus("show", lessons, "--json").stdout)["reward"]["value"] == 2.5
 
 
-@pytest.mark.parametrize(
-    "words", ["eval arithmetic -p gold -n 4", "audit arithmetic -n 4 --budget 20", "teach arithmetic -n 2"]
-)
+@pytest.mark.parametrize("words", ["eval arithmetic -p gold -n 4", "audit arithmetic -n 4 --budget 20"])
 def test_a_grader_does_not_switch_off_the_rewards_in_silence(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     both = ("--reward", "correctness=2", "--grader", "format-only")
@@ -142,7 +142,7 @@ def test_a_data_file_makes_no_code_run_unless_the_command_names_it(tmp_path, mon
     monkeypatch.syspath_prepend(str(tmp_path))
     lessons = tmp_path / "t.jsonl"
     own = f"{tmp_path / 'mine.py'}:spec"
-    gradus("teach", own, "--policy", "gold", "-n", 2, "-o", lessons)
+    commands.teach(own, "gold", episodes=2, out=lessons)
     assert "this code ran" not in gradus("show", lessons).stdout
     assert "question" in gradus("show", lessons, "--env", own, "--json").stdout
 
@@ -160,8 +160,7 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
     )
     (tmp_path / "broken.py").write_text(code)
     own = f"{tmp_path / 'broken.py'}:spec"
-    said = gradus("teach", own, "--policy", "gold", "-n", 2, "-o", tmp_path / "t.jsonl", expect=1)
-    assert "every episode failed" in said.stderr
+    assert commands.teach(own, "gold", episodes=2, out=tmp_path / "t.jsonl").failed == 2
     said = gradus("eval", own, "-p", "gold", "-n", 2, expect=1)
     assert "the disk is gone" in said.stderr
     (tmp_path / "mine.py").write_text("def score(completions, **_):\n    raise RuntimeError('no judge')\n")
@@ -171,13 +170,14 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
 
 def test_commands_end_with_the_next_one(tmp_path):
     lessons = tmp_path / "my lessons.jsonl"
-    said = gradus("teach", "arithmetic", "-n", 2, "-o", lessons).stderr
-    assert said.splitlines()[-1] == f"next: gradus sft arithmetic --data '{lessons}'"
+    commands.teach("arithmetic", episodes=2, out=lessons)
+    said = gradus("show", lessons).stderr
+    assert said.splitlines()[-1] == f"next: gradus show '{lessons}' --episode 1"
     model = tmp_path / "my model"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "qwen2"}')
-    said = gradus("push", model, "me/model", "--public", "--dry-run").stderr
-    assert said.splitlines()[-1] == f"next: gradus push '{model}' me/model --public"
+    said = gradus("export", model, "--push", "me/model", "--public", "--dry-run").stderr
+    assert said.splitlines()[-1] == f"next: gradus export '{model}' --push me/model --public"
     assert "next: gradus rewards try" in gradus("rewards", "list").stderr
     said = gradus("rewards", "try", "-c", "x", "-a", "x", "--reward", "format=2").stderr
     assert "next: gradus audit arithmetic --reward format=2" in said

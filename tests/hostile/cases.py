@@ -40,7 +40,7 @@ NAMES = [
 WITH_ENVIRONMENT = {
     "envs": (),
     "audit": ("--episodes", "8", "--budget", "100"),
-    "teach": ("--episodes", "2", "--out", "t.jsonl"),
+    "sft": ("--episodes", "2", "--out", "sft"),
     "eval": ("--episodes", "2", "--policy", "random"),
     "check": (),
     "run": (
@@ -60,12 +60,11 @@ WITH_ENVIRONMENT = {
     ),
     "grpo": ("--model", "nope", "--out", "grpo"),
     "init": ("--out", "recipe.toml"),
-    "package-env": ("package",),
 }
 NUMBERS = ["", "-", "-0", "-1", "0", "0.0", "1e400", "1e24", "1000000000000000000000000", "nan", "inf", "-inf", "1_0", "٣", "0x10", "1,5",
            "true", "2026-11-21", "1e-400", " 1", "9" * 5000]  # fmt: skip
 NUMERIC = {
-    ("teach", "arithmetic", "--out", "t.jsonl"): ("--episodes", "--seed"),
+    ("sft", "arithmetic", "--out", "sft"): ("--episodes", "--seed"),
     ("eval", "arithmetic", "--policy", "random", "--condition", "held-out"): ("--episodes", "--seed", "--power", "--temperature",
                                                                                  "--max-new-tokens"),
     ("audit", "arithmetic"): ("--episodes", "--budget", "--seed"),
@@ -122,7 +121,7 @@ DOCUMENTS = {
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json.gz": (("report", "RUN"),),
     "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("report", "RUN")),
-    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("teach", "arithmetic", "--policy", "careless:0.55", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl.gz")),
+    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("show", "RUN/teach/episodes.jsonl.gz", "--grader", "format-only")),
     "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),

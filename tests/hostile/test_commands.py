@@ -15,7 +15,7 @@ from gradus.runs.stages.runner import run_stages
 
 ROOT = Path(__file__).parents[2]
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "eval.episodes=4", "grpo.max_steps=2",
-        "sft.threads=1", "grpo.threads=1", "grpo.validation_every=2", "grpo.validation_tasks=64"]  # as many as `gradus teach` holds out  # fmt: skip
+        "sft.threads=1", "grpo.threads=1", "grpo.validation_every=2", "grpo.validation_tasks=64"]  # as many as the teacher holds out  # fmt: skip
 
 
 @pytest.fixture(scope="module")

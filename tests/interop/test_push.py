@@ -1,4 +1,4 @@
-"""What ``gradus push`` would upload and what really arrives: huggingface_hub talks to a small Hub on this machine."""
+"""What ``gradus export --push`` would upload and what really arrives: huggingface_hub talks to a small Hub on this machine."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
-    shown = CliRunner().invoke(app, ["push", str(run), "me/it", "--dry-run"])
+    shown = CliRunner().invoke(app, ["export", str(run), "--push", "me/it", "--dry-run"])
     assert shown.exit_code == 0, shown.output
     plan = plan_push(run, "me/it")
     for path in plan.files:

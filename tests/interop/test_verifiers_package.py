@@ -74,7 +74,7 @@ def test_nothing_is_overwritten_and_code_of_others_is_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="not an empty folder"):
         write_package("rhythm", tmp_path / "full")
     for name in ("somewhere.else:spec", "of_this_session", "openenv:ws://x"):
-        told = rf"only environments of Gradus and of installed packages .* got '{name}'; `gradus serve-env"
+        told = rf"only environments of Gradus and of installed packages .* got '{name}'; `gradus serve {name} --env"
         with pytest.raises(ConfigError, match=told):
             write_package(name, tmp_path / "x")
         assert not (tmp_path / "x").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gradus import commands
 from gradus.commands.app import app
 from gradus.core import ConfigError
 from gradus.runs.forecast.checks import require_names
@@ -51,7 +52,7 @@ def changes() -> list[str]:
 @pytest.fixture(scope="module")
 def warm_started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("warm_started")
-    gradus("teach", "rhythm", "-n", 4, "-o", folder / "t.jsonl")
+    commands.teach("rhythm", episodes=4, out=folder / "t.jsonl")
     gradus("sft", "rhythm", "-d", folder / "t.jsonl", "-o", folder / "sft", "--tracker", "tensorboard", *changes())
     return folder / "sft"
 

@@ -30,12 +30,9 @@ CODES = (
 _BAD_INPUT = 3
 _INTERRUPTED = 130
 _PANELS = {
-    "Start here": ("run", "init", "envs", "play"),
-    "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
-    "Around them": (
-        *("show", "regrade", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
-        *("rewards list", "rewards try"),
-    ),
+    "Start here": ("run", "init", "envs"),
+    "The five steps": ("audit", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
+    "Around them": ("show", "check", "export", "chat", "serve", "rewards list", "rewards try"),
 }
 _ANYWHERE = ("--quiet", "--verbose")
 
@@ -145,6 +142,6 @@ def _ordered(words: list[str]) -> list[str]:
 def _stopped(words: list[str]) -> str:
     """Returns the line that names the way on from a command that Ctrl-C stopped."""
     command = next((word for word in words if not word.startswith("-")), "")
-    if command not in ("run", "teach", "sft", "distill", "grpo"):
+    if command not in ("run", "sft", "distill", "grpo"):
         return "stopped"
     return f"stopped; this goes on where it stopped: gradus {shlex.join(words)}"

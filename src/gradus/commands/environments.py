@@ -126,7 +126,7 @@ class EnvironmentFacts(Shown, dict[str, Any]):
 
 def _after_envs(result: Listing | EnvironmentFacts, *, name: str | None) -> None:
     if isinstance(result, EnvironmentFacts):
-        return next_command("play", str(name))
+        return next_command("show", str(name), "--play")
     if not FOR_MACHINES.get():
         note("Your own: rows.jsonl, rows.csv, FILE.py:NAME, or module:attribute of an installed package")
     return next_command("envs", "rhythm")
@@ -167,17 +167,8 @@ def envs(
     )
 
 
-@command("play")
-def play(
-    environment: Annotated[
-        str | EnvironmentSpec | type,
-        typer.Argument(help="Environment, as in `gradus envs`."),
-        Line(kind=str),
-    ] = "rhythm",
-    *,
-    seed: Annotated[int | None, typer.Option("--seed", help="Which task; a different one each day otherwise.")] = None,
-) -> Episode:
-    """Play one episode yourself in the terminal; what was hidden is shown at its end."""
+def play(environment: Data = "rhythm", *, seed: int | None = None) -> Episode:
+    """Play one episode yourself in the terminal; what was hidden is shown at its end. ``seed``: which task; another one each day without it."""
     from rich.text import Text
 
     from gradus.core.terminal import Terminal

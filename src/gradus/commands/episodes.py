@@ -68,27 +68,24 @@ class StoredEpisodes(Shown):
             return None
 
 
-def _after_show(result: StoredEpisodes, *, file: Path, episode: int, newest: bool, compared: bool) -> None:
-    if result.path == file and not newest and not compared and 0 <= episode < result.count - 1:
-        next_command("show", file, "--episode", episode + 1, *same("environment"))
-
-
-@command("show", _after_show, shown=True)
 def show(
-    file: Annotated[
-        str | Path, typer.Argument(help="A JSONL file of episodes (may be .gz), or a run folder."), Line(kind=Path)
-    ],
-    episode: Annotated[
-        int, typer.Option("--episode", "-k", help="Which one, from 0; negative counts from the end.")
-    ] = 0,
+    file: str | Path,
+    episode: int = 0,
     *,
-    newest: Annotated[bool, _LAST] = False,
-    compared: Annotated[bool, _DIFF] = False,
-    environment: OwnEnvironment = None,
+    newest: bool = False,
+    compared: bool = False,
+    environment: str | EnvironmentSpec | type | None = None,
 ) -> StoredEpisodes:
-    """Show stored episodes: what was seen, answered, rewarded and believed.
+    """Returns stored episodes, which print as what was seen, answered, rewarded and believed.
 
     A file's header never makes code run, so your own environment must be named.
+
+    Args:
+        file: a JSONL file of episodes (may be .gz), or a run folder.
+        episode: which one, from 0; negative counts from the end.
+        newest: best, worst, random and invalid episode of a file, or of a run's newest stored step.
+        compared: all members of the episode's group, and where their answers differ.
+        environment: the environment of the episodes, if it is your own code.
     """
     from gradus.evidence.reports import members_of
     from gradus.rollouts import read_episodes
@@ -245,30 +242,14 @@ class Regraded(Shown):
         return Path(path)
 
 
-def _after_regrade(
-    result: Regraded,
-    *,
-    file: Path,
-    out: Annotated[Path | None, writes("Write the regraded episodes here; the input is kept.")] = None,
-) -> int | None:
-    if out is not None:
-        note(f"written: {result.save(out)}")
-    if result.episodes and result.failed == len(result.episodes):
-        return 1
-    return next_command("show", out or file, *same("environment"))
-
-
-@command("regrade", _after_regrade, shown=True)
 def regrade(
-    file: Annotated[str | Path, typer.Argument(help="A JSONL file of episodes."), Line(kind=Path)],
-    grader: Annotated[
-        str | None, typer.Option("--grader", "-g", help="The grader to apply; or give reward functions.")
-    ] = None,
+    file: str | Path,
+    grader: str | None = None,
     *,
-    rewards: Rewards = (),
-    environment: OwnEnvironment = None,
+    rewards: Sequence[Any] = (),
+    environment: str | EnvironmentSpec | type | None = None,
 ) -> Regraded:
-    """Grade stored episodes again; nothing is rolled out. Exit code 1 if no episode got a reward."""
+    """Grade stored episodes again by a grader of their environment, or by reward functions; nothing is rolled out."""
     from gradus.rollouts import grade_episodes, read_episodes
 
     if (grader is None) == (not rewards):
@@ -279,3 +260,61 @@ def regrade(
     new = spec.grader(grader)
     tell_problems(stored, Path(file))
     return Regraded(spec, new.name, stored.episodes, grade_episodes(spec, stored.episodes, new))
+
+
+def _after_show(
+    result: StoredEpisodes | Regraded | Episode,
+    *,
+    source: str,
+    episode: int,
+    newest: bool,
+    compared: bool,
+    out: Annotated[
+        Path | None, writes("With --grader or --reward: write the episodes with their new rewards here.")
+    ] = None,
+) -> int | None:
+    if isinstance(result, Regraded):
+        if out is not None:
+            note(f"written: {result.save(out)}")
+        if result.episodes and result.failed == len(result.episodes):
+            return 1
+        return next_command("show", out or source, *same("environment"))
+    if not isinstance(result, StoredEpisodes) or newest or compared:
+        return None
+    if result.path == Path(source) and 0 <= episode < result.count - 1:
+        return next_command("show", source, "--episode", episode + 1, *same("environment"))
+    return None
+
+
+@command("show", _after_show, shown=True)
+def show_command(
+    source: Annotated[
+        str,
+        typer.Argument(help="A JSONL file of episodes (may be .gz), or a run folder; with --play an environment."),
+        Line(kind=str),
+    ],
+    *,
+    episode: Annotated[
+        int, typer.Option("--episode", "-k", help="Which one, from 0; negative counts from the end.")
+    ] = 0,
+    newest: Annotated[bool, _LAST] = False,
+    compared: Annotated[bool, _DIFF] = False,
+    environment: OwnEnvironment = None,
+    grader: Annotated[
+        str | None,
+        typer.Option("--grader", "-g", help="Grade the episodes again by this grader; nothing is rolled out."),
+    ] = None,
+    rewards: Rewards = (),
+    play: Annotated[bool, typer.Option("--play", help="Play one episode of an environment yourself.")] = False,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Which task is played; a different one each day otherwise.")
+    ] = None,
+) -> StoredEpisodes | Regraded | Episode:
+    """Show stored episodes, grade them again, or play one yourself. Exit code 1 if no episode got a reward."""
+    from gradus.commands.environments import play as play_episode
+
+    if play:
+        return play_episode(environment or source, seed=seed)
+    if grader is not None or rewards:
+        return regrade(source, grader, rewards=rewards, environment=environment)
+    return show(source, episode, newest=newest, compared=compared, environment=environment)

@@ -34,31 +34,17 @@ if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
 
 
-def _after_export(result: ExportResult) -> None:
-    from gradus.policies.local.folders import is_nano
-
-    merged = "" if result.gap is None else f", merged (largest gap {result.gap:.1e} nats)"
-    typer.echo(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
-    if not quiet():
-        path = str(result.path)
-        chat = "" if is_nano(path) else f"gradus chat {shlex.quote(path)}   or   "
-        typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
-
-
-@command("export", _after_export)
 def export(
-    run: Annotated[
-        str | Path, typer.Argument(help="A run folder (its best checkpoint) or a model folder."), Line(kind=str)
-    ],
-    out: Annotated[str | Path, writes("Folder to write; must be empty or not there."), Line(kind=Path)] = Path("model"),
+    run: str | Path,
+    out: str | Path = Path("model"),
     *,
-    merge: Annotated[bool, typer.Option(help="Merge adapters into the weights.")] = True,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
-    overwrite: Overwrite = False,
+    merge: bool = True,
+    dtype: str = "auto",
+    overwrite: bool = False,
 ) -> ExportResult:
     """Write model, tokenizer, generation config and a model card with the evaluation table.
 
-    Plain transformers loads the folder.
+    Plain transformers loads the folder. ``run``: a run folder (its best checkpoint) or a model folder. ``merge``: adapters into the weights.
     """
     from gradus.policies.local.export import export_model
     from gradus.policies.local.folders import run_of
@@ -70,10 +56,74 @@ def export(
     return export_model(source, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite)
 
 
-def _after_push(result: tuple[PushPlan, str | None], *, source: Path, repository: str) -> None:
-    plan, address = result
-    seen = "private" if plan.private else "public"
-    typer.echo(f"{plan.repository} ({seen}), {len(plan.files)} files, {sum(map(plan.size, plan.files)):,} bytes:")
+def push(
+    source: str | Path, repository: str, *, public: bool = False, dry_run: bool = False
+) -> tuple[PushPlan, str | None]:
+    """Upload a model with a card to the Hugging Face Hub, privately unless ``public``.
+
+    Returns the plan, and the address (None: dry run).
+    """
+    from gradus.interop.push import plan_push, upload
+
+    plan = plan_push(source, repository, private=not public)
+    return plan, None if dry_run else upload(plan)
+
+
+def package_env(environment: str, folder: str | Path) -> PackageResult:
+    """Write an environment with its grader as a package of verifiers 0.4: a taskset, for trainers on many machines that read those.
+
+    OpenEnv's clients need no package: ``gradus serve ENVIRONMENT --env`` serves them.
+    """
+    from gradus.interop.packages.writing import write_package
+
+    return write_package(environment, folder)
+
+
+@command("export")
+def export_command(
+    source: Annotated[
+        str,
+        typer.Argument(help="A run folder (its best checkpoint) or a model folder; with --env an environment."),
+        Line(kind=str),
+    ],
+    *,
+    out: Annotated[Path, writes("Folder to write; must be empty or not there.")] = Path("model"),
+    merge: Annotated[bool, typer.Option(help="Merge adapters into the weights.")] = True,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
+    overwrite: Overwrite = False,
+    env: Annotated[bool, typer.Option("--env", help="Write an environment as a package of verifiers.")] = False,
+    push_to: Annotated[
+        str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --push: show exactly what would be uploaded, and stop.")
+    ] = False,
+) -> None:
+    """Write a model as a plain folder, upload it to a hub, or write an environment as a package."""
+    if env:
+        _tell_package(package_env(source, out))
+    elif push_to is not None:
+        _tell_push(Path(source), push_to, *push(source, push_to, public=public, dry_run=dry_run))
+    else:
+        _tell_export(export(source, out, merge=merge, dtype=dtype, overwrite=overwrite))
+
+
+def _tell_export(result: ExportResult) -> None:
+    from gradus.policies.local.folders import is_nano
+
+    merged = "" if result.gap is None else f", merged (largest gap {result.gap:.1e} nats)"
+    typer.echo(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
+    if not quiet():
+        path = str(result.path)
+        chat = "" if is_nano(path) else f"gradus chat {shlex.quote(path)}   or   "
+        typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
+
+
+def _tell_push(source: Path, repository: str, plan: PushPlan, address: str | None) -> None:
+    visibility = "private" if plan.private else "public"
+    size = sum(map(plan.size, plan.files))
+    typer.echo(f"{plan.repository} ({visibility}), {len(plan.files)} files, {size:,} bytes:")
     for path, file in plan.files.items():
         typer.echo(f"  {plan.size(path):>14,}  {path}{f'  <- {file}' if isinstance(file, Path) else ''}")
     if address is not None:
@@ -83,25 +133,14 @@ def _after_push(result: tuple[PushPlan, str | None], *, source: Path, repository
         if isinstance(file, str):
             typer.echo(f"\n--- {path} ---\n{file}")
     typer.echo("dry run: nothing was uploaded")
-    next_command("push", source, repository, *same("public"))
+    next_command("export", source, "--push", repository, *same("public"))
 
 
-@command("push", _after_push)
-def push(
-    source: Annotated[str | Path, typer.Argument(help="A model folder or a run folder."), Line(kind=Path)],
-    repository: Annotated[str, typer.Argument(help="Where to: owner/name.")],
-    *,
-    public: Annotated[bool, typer.Option("--public", help="Let everybody see it; private otherwise.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show exactly what would be uploaded, and stop.")] = False,
-) -> tuple[PushPlan, str | None]:
-    """Upload a model with a card to the Hugging Face Hub.
-
-    Returns the plan, and the address (None: dry run).
-    """
-    from gradus.interop.push import plan_push, upload
-
-    plan = plan_push(source, repository, private=not public)
-    return plan, None if dry_run else upload(plan)
+def _tell_package(result: PackageResult) -> None:
+    typer.echo(f"wrote {len(result.files)} files to {result.folder}")
+    if not quiet():
+        package = shlex.quote(str(result.folder))
+        typer.echo(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
 
 
 def _ask_in_terminal() -> str | None:
@@ -150,25 +189,15 @@ def chat(
     )
 
 
-@command("serve")
 def serve(
-    model: RunOrModel,
+    model: str | Path,
     *,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    rows: Annotated[
-        int,
-        typer.Option(min=1, help="Requests that are computed at once; each takes the memory of the longest beside it."),
-    ] = 32,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Let clients with the token load weights from below this folder; off without it."),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
-    ] = None,
-    seed: Seed = 0,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    rows: int = 32,
+    weights: Path | None = None,
+    token: str | None = None,
+    seed: int = 0,
 ) -> None:
     """Serve chat completions, responses, and completions with token ids and log-probs, until Ctrl-C."""
     from gradus.interop.servers import hosts_for, listen, url
@@ -196,15 +225,8 @@ def _loaded(model: str | Path) -> LoadedModel:
     return load_model(source, **trained_precision(source))
 
 
-@command("serve-env")
 def serve_env(
-    environment: Annotated[
-        str | EnvironmentSpec | type, typer.Argument(help="Environment, as in `gradus envs`."), Line(kind=str)
-    ],
-    *,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    sessions: Annotated[int, typer.Option(min=1, help="Episodes that may run at once.")] = 256,
+    environment: str | EnvironmentSpec | type, *, host: str = "127.0.0.1", port: int = 8000, sessions: int = 256
 ) -> None:
     """Serve an environment to OpenEnv clients, over WebSocket and HTTP, until Ctrl-C."""
     from gradus.interop.openenv.server import create_app, server_config
@@ -220,24 +242,33 @@ def serve_env(
         serve_until_stopped(server_config(app, host=host, port=port), listener)
 
 
-def _after_package(result: PackageResult) -> None:
-    typer.echo(f"wrote {len(result.files)} files to {result.folder}")
-    if not quiet():
-        package = shlex.quote(str(result.folder))
-        typer.echo(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
-
-
-@command("package-env", _after_package)
-def package_env(
-    environment: Annotated[
-        str, typer.Argument(help="Environment of Gradus or of an installed package, as in `gradus envs`.")
+@command("serve")
+def serve_command(
+    source: Annotated[
+        str,
+        typer.Argument(help="A run folder, a model folder or a hub name; with --env an environment."),
+        Line(kind=str),
     ],
-    folder: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
-) -> PackageResult:
-    """Write an environment with its grader as a package of verifiers 0.4: a taskset, for trainers on many machines that read those.
-
-    OpenEnv's clients need no package: `gradus serve-env` serves them.
-    """
-    from gradus.interop.packages.writing import write_package
-
-    return write_package(environment, folder)
+    *,
+    env: Annotated[bool, typer.Option("--env", help="Serve an environment to OpenEnv's clients.")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    rows: Annotated[
+        int,
+        typer.Option(min=1, help="Requests that are computed at once; each takes the memory of the longest beside it."),
+    ] = 32,
+    sessions: Annotated[int, typer.Option(min=1, help="With --env: episodes that may run at once.")] = 256,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Let clients with the token load weights from below this folder; off without it."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Serve a model over an OpenAI-compatible API, or an environment over OpenEnv's, until Ctrl-C."""
+    if env:
+        return serve_env(source, host=host, port=port, sessions=sessions)
+    return serve(source, host=host, port=port, rows=rows, weights=weights, token=token, seed=seed)

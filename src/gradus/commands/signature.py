@@ -20,7 +20,7 @@ import typer
 from typer.models import ParameterInfo
 
 from gradus.commands.options import Command, Json, Line
-from gradus.commands.output import show
+from gradus.commands.output import Shown, show
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Tell = Callable[..., int | None]
@@ -83,7 +83,7 @@ class Entry:
             elif each.name in self.own and not (each.grouped and values[each.name] in (each.default, None)):
                 arguments[each.name] = values[each.name]
         result = self.function(*several, **arguments)
-        if self.shown:
+        if self.shown and isinstance(result, Shown):
             show(result, json_file)
         if self.tell is not None:
             values["json_file"] = json_file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +12,20 @@ import typer
 
 from gradus.commands.environments import load_environment
 from gradus.commands.options import (
+    Data,
     Environment,
-    Grader,
     Line,
-    MaxNewTokens,
     Model,
     Overwrite,
     RecipeOptions,
-    Rewards,
-    Seed,
     StageOptions,
-    Temperature,
     require_rewards_used,
     writes,
 )
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.commands.training import make_job
+from gradus.core import ConfigError
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -63,32 +59,21 @@ def init(
     return write_first_recipe(name, Path(out), model=chosen, overwrite=overwrite)
 
 
-def _after_teach(summary: TeachSummary, *, environment: str, out: Path) -> int | None:
-    typer.echo(summary.sentence(out))
-    if summary.failed == summary.episodes:
-        note(f"every episode failed; gradus show {shlex.quote(str(out))} says why")
-        return 1
-    return next_command("sft", environment, "--data", out, *same("rewards"))
-
-
-@command("teach", _after_teach)
 def teach(
-    environment: Environment,
-    policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="The teacher; the environment's own by default.")
-    ] = None,
+    environment: Data,
+    policy: str | None = None,
     *,
-    out: Annotated[str | Path, writes("Where the episodes go."), Line(kind=Path)] = Path("teacher.jsonl"),
-    episodes: Annotated[int, typer.Option("--episodes", "-n", help="How many training tasks.")] = 200,
-    grader: Grader = None,
-    rewards: Rewards = (),
-    seed: Seed = 0,
-    temperature: Temperature = None,
-    max_new_tokens: MaxNewTokens = None,
+    out: str | Path = Path("teacher.jsonl"),
+    episodes: int = 200,
+    grader: str | None = None,
+    rewards: Sequence[Any] = (),
+    seed: int = 0,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
 ) -> TeachSummary:
-    """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed.
+    """Store a teacher's episodes on training tasks as JSON lines, for :func:`sft`. It needs no torch.
 
-    Episodes that are stored already are not rolled out again.
+    Episodes that are stored already are not rolled out again. ``policy``: the teacher; the environment's own by default.
     """
     from gradus.runs.policies import make_policy, teacher_name
     from gradus.runs.progress import progress_bar
@@ -122,18 +107,39 @@ def _after_sft(best: Path, *, data: str) -> None:
 @command("sft", _after_sft)
 def sft(
     data: Environment,
-    episodes: Annotated[
+    lessons: Annotated[
         Sequence[str | Path] | str | Path,
-        typer.Option("--data", "-d", help="Episodes, as `gradus teach` writes them (repeatable)."),
+        typer.Option("--data", "-d", help="Stored episodes to learn, in place of a teacher's (repeatable)."),
         Line(kind=list[Path]),
-    ],
+    ] = (),
     *,
-    out: Annotated[str | Path, writes("Folder for the model and its metrics."), Line(kind=Path)] = Path("runs/sft"),
+    teacher: Annotated[
+        str | None,
+        typer.Option("--teacher", "-t", help="Whose episodes are learned; the environment's own by default."),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", "-n", help="How many tasks the teacher answers.")
+    ] = None,
+    out: Annotated[str | Path, writes("Folder for episodes, model and metrics."), Line(kind=Path)] = Path("runs/sft"),
     **options: Unpack[RecipeOptions],
 ) -> Path:
-    """Supervised fine-tuning on the action tokens of stored episodes. Returns the best checkpoint."""
-    files = [Path(episodes)] if isinstance(episodes, str | Path) else [Path(file) for file in episodes]
-    return _trained("sft", make_job(data, **options), Path(out), lessons=files)
+    """Let a teacher answer training tasks, and tune a model on its action tokens. Returns the best checkpoint.
+
+    The teacher's episodes are kept in OUT/teach; the same command goes on where it stopped.
+    """
+    from gradus.runs.recipe.tables import parse_changes
+
+    files = [Path(lessons)] if isinstance(lessons, str | Path) else [Path(file) for file in lessons]
+    if files and (teacher is not None or episodes is not None):
+        raise ConfigError("stored episodes were taught already; leave out the teacher, or the files")
+    settings = {**parse_changes(options.get("settings", ())), "teach.enabled": True}
+    if teacher is not None:
+        settings["teach.policy"] = teacher
+    if episodes is not None:
+        settings["teach.episodes"] = episodes
+    options["settings"] = settings
+    stages = ("sft",) if files else ("teach", "sft")
+    return _trained(stages, make_job(data, **options), Path(out), lessons=files)
 
 
 def _after_distill(best: Path, *, data: str) -> None:
@@ -169,7 +175,7 @@ def distill(
     if steps is not None:
         settings["distill.max_steps"] = steps
     options["settings"], options["model"] = settings, None if name == "nano" else name
-    return _trained("distill", make_job(data, **options), Path(out))
+    return _trained(("distill",), make_job(data, **options), Path(out))
 
 
 def _after_grpo(best: Path, *, out: Path) -> None:
@@ -190,14 +196,14 @@ def grpo(
     **options: Unpack[StageOptions],
 ) -> Path:
     """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
-    return _trained("grpo", make_job(data, model=os.fspath(model), **options), Path(out))
+    return _trained(("grpo",), make_job(data, model=os.fspath(model), **options), Path(out))
 
 
-def _trained(stage: str, job: Job, folder: Path, lessons: Sequence[Path] = ()) -> Path:
-    """Does one training stage in a run folder; returns the best checkpoint. The caller's threads stay as they were."""
+def _trained(stages: Sequence[str], job: Job, folder: Path, lessons: Sequence[Path] = ()) -> Path:
+    """Does some stages in a run folder; returns the best checkpoint of the last. The caller's threads stay as they were."""
     from gradus.runs.stages.runner import run_stages
 
-    return run_stages(job, folder, only=(stage,), lessons=lessons) / stage / "best"
+    return run_stages(job, folder, only=stages, lessons=lessons) / stages[-1] / "best"
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,6 +1,6 @@
 """Brings a model to the Hugging Face Hub, with a card that says what it is and how it was measured.
 
-First a plan, which touches no network, then its upload; ``gradus push --dry-run`` shows the plan and stops there.
+First a plan, which touches no network, then its upload; ``gradus export --push --dry-run`` shows the plan and stops there.
 """
 
 from __future__ import annotations

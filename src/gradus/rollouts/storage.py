@@ -128,7 +128,7 @@ def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] = lamb
     """
     path = Path(path)
     if not path.exists():
-        raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --out` writes one")
+        raise StorageError(f"no file {path}; `gradus sft --teacher` or `gradus eval --out` writes one")
     problems: list[str] = []
     lines = read_lines(path, problems)
     header = _read_header(path, lines)

@@ -122,7 +122,6 @@ class GrpoConfig(TrainerConfig):
     )
     sampler: str = Field(
         default="local",
-        pattern=r"^(local|http|vllm)$|.:\w+$",
         description="Who samples: `local` is this process, `http` and `vllm` a server that speaks vLLM's dialect; `FILE.py:NAME` an engine of "
         "your own.",
     )
@@ -192,6 +191,8 @@ class GrpoConfig(TrainerConfig):
         """A server needs an address, and every sampler that is not this process a correction."""
         if self.sampler == "local":
             return
+        if self.sampler not in ("http", "vllm") and ":" not in self.sampler:
+            raise ValueError(f"sampler is 'local', 'http' or 'vllm', or FILE.py:NAME, got {self.sampler!r}")
         needs_address = ":" not in self.sampler and self.sampler_url is None
         if needs_address or self.correction is None:
             raise ValueError(

@@ -205,7 +205,7 @@ class ServedTeacher:
         if tuple(ids) != tuple(student.renderer.first("", string.printable.strip())):
             raise ConfigError(
                 f"{self.name} has another tokenizer or chat template than the student {student.path}, so its probabilities are those "
-                "of other tokens; serve a teacher with the student's, or train on its text with gradus teach and gradus sft"
+                "of other tokens; serve a teacher with the student's, or train on its text with gradus sft --teacher"
             )
 
 
@@ -242,7 +242,7 @@ def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
     if rendered(student) != rendered(teacher):
         raise ConfigError(
             f"the teacher {teacher.path} has another vocabulary or chat template than the student {student.path}, so its probabilities are "
-            "those of other tokens; name a teacher with the student's, or train on the teacher's text with gradus teach and gradus sft"
+            "those of other tokens; name a teacher with the student's, or train on the teacher's text with gradus sft --teacher"
         )
 
 

@@ -128,7 +128,7 @@ def _describe(address: str) -> Server:
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"no OpenEnv server answers at {page} ({type(error).__name__}: {error}); is it running? "
-            "`gradus serve-env rhythm` starts one"
+            "`gradus serve rhythm --env` starts one"
         ) from error
     return Server(
         socket=f"ws{secure}://{place}/ws",

@@ -50,7 +50,7 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
     if requirement is None:
         raise ConfigError(
             f"only environments of Gradus and of installed packages can be packaged, got {name!r}; "
-            f"`gradus serve-env {name}` serves any environment where it is installed"
+            f"`gradus serve {name} --env` serves any environment where it is installed"
         )
     source = Path(place).expanduser()
     # Path("") is this folder, which always exists.

@@ -116,7 +116,11 @@ def environment(subject: Subject) -> list[Finding]:
     except (Exception, SystemExit) as error:
         return [failed(f"a training task cannot be begun: {type(error).__name__}: {error}", _PLAY)]
     if not first["text"].strip():
-        return [failed("the first observation of a training task is empty", "look at it with gradus play")]
+        return [
+            failed(
+                "the first observation of a training task is empty", "look at it with gradus show ENVIRONMENT --play"
+            )
+        ]
     if (differing := unequal_starts(first, again)) is not None:
         return [failed(f"seed {task.seed} began with {differing}", _ALIKE)]
     if spec.teacher is not None and spec.teacher in spec.policies:
@@ -129,7 +133,7 @@ def environment(subject: Subject) -> list[Finding]:
     return [passed(f"{spec.name}, {turns}, system prompt of {words} words, grader {subject.grader.name}")]
 
 
-_PLAY = "look at it with gradus play; docs/own_environment.md says what reset, step and outcome should give"
+_PLAY = "look at it with gradus show ENVIRONMENT --play; docs/own_environment.md says what reset, step and outcome should give"
 _ALIKE = "a group shares its seed: draw all that is random in reset from a generator that the seed begins"
 
 
