@@ -61,7 +61,6 @@ def draw(runs: Mapping[str, Records]) -> None:
             axis.spines[["top", "right"]].set_visible(False)
         axes[0, column].set_title(f"GRPO on {grader}", loc="left", fontsize=10, fontweight="bold")
         axes[1, column].set_xlabel("step")
-    FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=150)
 
 

@@ -146,8 +146,7 @@ def main() -> None:
     for name, share in rows.items():
         print(f"| {name} | {share:.1%} |")
     by_token, by_mean = list(rows.values())[2], list(rows.values())[4]
-    unit = "sine of the angle to the exact gradient"
-    print_line("bias", ratio=by_mean / by_token, ours=by_token, other=by_mean, unit=unit, runs=1)
+    print_line("bias", ratio=by_mean / by_token, ours=by_token, other=by_mean, unit="sine of the angle", runs=1)
 
 
 if __name__ == "__main__":

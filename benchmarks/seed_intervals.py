@@ -36,8 +36,7 @@ def main() -> None:
         shares = coverage(rng, seeds, tasks, mix, given.repetitions)
         lowest = min(lowest, shares[0])
         print(f"| {seeds} | {tasks} | {name} | " + " | ".join(f"{100 * share:.1f} %" for share in shares) + " |")
-    unit, runs = "coverage", given.repetitions
-    print_line("seed_intervals", ratio=lowest / 0.95, ours=lowest, other=0.95, unit=unit, runs=runs)
+    print_line("seed_intervals", ratio=lowest / 0.95, ours=lowest, other=0.95, unit="coverage", runs=given.repetitions)
 
 
 def table(rng: np.random.Generator, seeds: int, tasks: np.ndarray, mix: tuple[float, float, float]) -> np.ndarray:

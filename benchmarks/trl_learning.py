@@ -88,7 +88,6 @@ def draw(curves: dict[str, np.ndarray]) -> None:
     axes.set(xlabel="step", ylabel="mean reward", ylim=(0.4, 1.02))
     axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
-    FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=150)
 
 

@@ -33,7 +33,7 @@ def write_leaderboard(result: Mapping[str, Any], folder: Path) -> None:
     write_text(folder / "leaderboard.md", leaderboard_page(result))
     (folder / "figures").mkdir(exist_ok=True)
     for verdict in _ORDER:
-        write_text(folder / "figures" / f"badge_{verdict}.svg", audit_badge({"verdict": verdict}))
+        write_text(folder / "figures" / f"badge_{verdict}.svg", audit_badge(verdict))
 
 
 def leaderboard_page(result: Mapping[str, Any], suite: str = "reasoning-gym") -> str:

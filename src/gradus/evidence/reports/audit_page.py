@@ -37,9 +37,9 @@ def audit_card(document: AuditRecord) -> str:
     return render_template("audit-card.md.j2", document=document, words=_WORDS, version=__version__)
 
 
-def audit_badge(document: AuditRecord) -> str:
-    """An SVG badge: audit, and the verdict."""
-    verdict = _WORDS[document["verdict"]]
-    width = 14 + 7 * len(verdict)
-    color = _COLORS[document["verdict"]]
-    return render_template("audit-badge.svg.j2", verdict=verdict, color=color, left=44, right=width)
+def audit_badge(verdict: str) -> str:
+    """An SVG badge: audit, and the verdict (``pass``, ``fail`` or ``unresolved``)."""
+    word = _WORDS[verdict]
+    return render_template(
+        "audit-badge.svg.j2", verdict=word, color=_COLORS[verdict], left=44, right=14 + 7 * len(word)
+    )

@@ -75,7 +75,7 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     texts = {
         "audit.html": audit_page(document, turns=turns, figure=figure),
         "audit-card.md": audit_card(document),
-        "audit-badge.svg": audit_badge(document),
+        "audit-badge.svg": audit_badge(document["verdict"]),
     }
     for name, text in texts.items():
         written.append(folder / name)
