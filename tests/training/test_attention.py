@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradus.training.data.microbatches import Tree
 from gradus.training.engine import tree_attention as attention
-from gradus.training.engine.tree_attention import _masked, _Seen, attend
+from gradus.training.engine.tree_attention import VisibleKeys, _Parts, _Products, attend
 
 
 def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int, *, own: bool) -> list[Tensor]:
@@ -30,8 +30,8 @@ def run(parts: list[Tensor], offset: int, *, own: bool = False, bf16_backward: b
     """Output and the three gradients of a weighted sum."""
     query, key, value = leaves = [part.clone().requires_grad_() for part in parts[:3]]
     mask = parts[3]
-    seen = _Seen(mask, range(offset + 1, offset + mask.shape[2] + 1), plain=not own)
-    out = _masked(query, key, value, seen, None, bf16_backward=bf16_backward)
+    visible = VisibleKeys(mask, range(offset + 1, offset + mask.shape[2] + 1), plain=not own)
+    out = _Products(None, bf16_backward).masked(_Parts(query, key, value), visible)
     weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
     return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
 

@@ -8,9 +8,9 @@ computed by itself (:func:`_attend_branches`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,28 @@ _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
 _MIN_CHUNK, _LONG_CHUNK = 64, 256  # queries of a chunk of our own products, if there are few and if there are many
 _MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; more are made again
+
+
+class _Parts(NamedTuple):
+    """What attention mixes: query (H, N, D), key and value (KH, N, D), or rows of them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> _Parts:
+        """The three, changed in the same way."""
+        return _Parts(change(self.query), change(self.key), change(self.value))
+
+    def rows(self, rows: int, length: int) -> _Parts:
+        """(H, rows * length, D) to (rows, H, length, D)."""
+        return self.each(lambda part: _to_rows(part, rows, length))
+
+    def behind(self, prefix: _Parts, tree: Tree) -> _Parts:
+        """Suffixes (B, H, Ls, D) whose keys and values begin with those of their prefixes (P, H, Lp, D)."""
+        key = torch.cat([_to_members(prefix.key, tree), self.key], dim=2)
+        value = torch.cat([_to_members(prefix.value, tree), self.value], dim=2)
+        return _Parts(self.query, key, value)
 
 
 def attend(
@@ -44,17 +66,19 @@ def attend(
     """
     masked = _takes_masks(query.device)
     if source is not None and not (masked and _few(source, tree)):
-        whole = query.new_zeros(query.shape[0], key.shape[1], query.shape[2])
-        query = whole.index_copy(1, source, query)
-        return attend(query, key, value, scaling, tree=tree, bf16_backward=bf16_backward).index_select(0, source)
+        everywhere = query.new_zeros(query.shape[0], key.shape[1], query.shape[2]).index_copy(1, source, query)
+        mixed = attend(everywhere, key, value, scaling, tree=tree, bf16_backward=bf16_backward)
+        return mixed.index_select(0, source)
+    parts = _Parts(query, key, value)
     if not masked:
-        return _attend_branches(query, key, value, scaling, tree)
-    bf16_backward = (bf16_backward or torch.is_autocast_enabled("cpu")) and has_fast_bfloat16(query.device)
+        return _attend_branches(parts, scaling, tree)
+    bf16_backward = bf16_backward or torch.is_autocast_enabled("cpu")
+    products = _Products(scaling, bf16_backward and has_fast_bfloat16(query.device))
     with torch.autocast("cpu", enabled=False):
         if source is None:
-            mixed = _attend_tree(query, key, value, scaling, tree, bf16_backward=bf16_backward)
+            mixed = _attend_tree(parts, products, tree)
         else:
-            mixed = _attend_source(query, key, value, scaling, tree, source, bf16_backward=bf16_backward)
+            mixed = _attend_source(parts, products, tree, source)
         return mixed.to(query.dtype)
 
 
@@ -63,36 +87,48 @@ def _takes_masks(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def _attend_branches(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree) -> Tensor:
-    """Attention without a dense mask: each prefix alone, and its members behind it, causal from the last key backwards."""
-    if key.dtype != query.dtype or value.dtype != query.dtype:  # under autocast transformers rotates in float32
-        query, key, value = (part.to(value.dtype) for part in (query, key, value))
+def _split(part: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+    """The rectangles of prefixes (P, H, Lp, D) and of suffixes (B, H, Ls, D) in (H, N, D)."""
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
-    sizes = [prefixes * longest_prefix, rows * longest]
-    own = [_to_rows(part[:, sizes[0] :], rows, longest) for part in (query, key, value)]
-    if not prefixes:
-        return _from_rows(_lower_right(own[0], own[1], own[2], scaling))
-    before = [_to_rows(part[:, : sizes[0]], prefixes, longest_prefix) for part in (query, key, value)]
-    parts: list[Tensor] = []
+    prefix, suffix = part.split([prefixes * longest_prefix, rows * longest], dim=1)
+    return _to_rows(prefix, prefixes, longest_prefix), _to_rows(suffix, rows, longest)
+
+
+def _split_all(parts: _Parts, tree: Tree) -> tuple[_Parts, _Parts]:
+    query, key, value = (_split(part, tree) for part in parts)
+    return _Parts(query[0], key[0], value[0]), _Parts(query[1], key[1], value[1])
+
+
+def _attend_branches(parts: _Parts, scaling: float | None, tree: Tree) -> Tensor:
+    """Attention without a dense mask: each prefix alone, and its members behind it, causal from the last key backwards."""
+    query, key, value = parts
+    if key.dtype != query.dtype or value.dtype != query.dtype:  # under autocast transformers rotates in float32
+        parts = parts.each(lambda part: part.to(value.dtype))
+    if not tree.lengths:
+        return _from_rows(_lower_right(parts.rows(*tree.suffixes), scaling))
+    prefix, suffix = _split_all(parts, tree)
+    mixed: list[Tensor] = []
     start = 0
     for number, (length, members) in enumerate(zip(tree.lengths, tree.members, strict=True)):
-        query_part, key_part, value_part = (part[start : start + members] for part in own)
-        prefix_key, prefix_value = (
-            part[number, None, :, :length].expand(members, -1, -1, -1) for part in (before[1], before[2])
-        )
-        keys, values = torch.cat([prefix_key, key_part], dim=2), torch.cat([prefix_value, value_part], dim=2)
-        parts.append(_lower_right(query_part, keys, values, scaling))
+        rows = slice(start, start + members)
+        branch = _Parts(suffix.query[rows], suffix.key[rows], suffix.value[rows])
+        shared_key = prefix.key[number, None, :, :length].expand(members, -1, -1, -1)
+        shared_value = prefix.value[number, None, :, :length].expand(members, -1, -1, -1)
+        key = torch.cat([shared_key, branch.key], dim=2)
+        value = torch.cat([shared_value, branch.value], dim=2)
+        mixed.append(_lower_right(_Parts(branch.query, key, value), scaling))
         start += members
-    return torch.cat(
-        [_from_rows(_lower_right(before[0], before[1], before[2], scaling)), _from_rows(torch.cat(parts))], dim=0
-    )
+    return torch.cat([_from_rows(_lower_right(prefix, scaling)), _from_rows(torch.cat(mixed))], dim=0)
 
 
-def _lower_right(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+def _lower_right(parts: _Parts, scaling: float | None) -> Tensor:
     """torch's kernel for (B, H, S, D) queries whose last one sees all of (B, KH, T, D), the one before it all but the last, ..."""
+    query, key, value = parts
     shared = query.shape[1] != key.shape[1]
     if shared and query.dtype not in (torch.bfloat16, torch.float16):  # only flash attention knows shared heads
-        key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for part in (key, value))
+        repeats = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(repeats, dim=1)
+        value = value.repeat_interleave(repeats, dim=1)
         shared = False
     if query.shape[2] == key.shape[2]:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=shared)
@@ -100,24 +136,15 @@ def _lower_right(query: Tensor, key: Tensor, value: Tensor, scaling: float | Non
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling, enable_gqa=shared)
 
 
-def _attend_tree(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Tree, *, bf16_backward: bool
-) -> Tensor:
-    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
-    if not prefixes:
-        q, k, v = (_to_rows(part, rows, longest) for part in (query, key, value))
-        return _from_rows(_causal(q, k, v, scaling, bf16_backward=bf16_backward))
-    sizes = [prefixes * longest_prefix, rows * longest]
-    (q0, q1), (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (query, key, value))
-    q0, k0, v0 = (_to_rows(part, prefixes, longest_prefix) for part in (q0, k0, v0))
-    q1, k1, v1 = (_to_rows(part, rows, longest) for part in (q1, k1, v1))
-    first = _causal(q0, k0, v0, scaling, bf16_backward=bf16_backward)
-    k1 = torch.cat([_to_members(k0, tree), k1], dim=2)
-    v1 = torch.cat([_to_members(v0, tree), v1], dim=2)
-    assert tree.mask is not None
+def _attend_tree(parts: _Parts, products: _Products, tree: Tree) -> Tensor:
+    if not tree.lengths:
+        return _from_rows(products.causal(parts.rows(*tree.suffixes)))
+    prefix, suffix = _split_all(parts, tree)
+    first = products.causal(prefix)
+    longest_prefix, longest = tree.prefixes[1], tree.suffixes[1]
     ends = range(longest_prefix + 1, longest_prefix + longest + 1)
-    seen = _Seen(tree.mask, ends, plain=len(set(tree.lengths)) == 1)
-    second = _masked(q1, k1, v1, seen, scaling, bf16_backward=bf16_backward)
+    visible = VisibleKeys(tree.mask, ends, plain=len(set(tree.lengths)) == 1)
+    second = products.masked(suffix.behind(prefix, tree), visible)
     return torch.cat([_from_rows(first.to(second.dtype)), _from_rows(second)], dim=0)
 
 
@@ -126,43 +153,34 @@ def _few(source: Tensor, tree: Tree) -> bool:
     return bool(tree.lengths) and 4 * len(source) <= 3 * tree.suffixes[0] * tree.suffixes[1]
 
 
-def _attend_source(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float | None,
-    tree: Tree,
-    source: Tensor,
-    *,
-    bf16_backward: bool,
-) -> Tensor:
+def _attend_source(parts: _Parts, products: _Products, tree: Tree, source: Tensor) -> Tensor:
     """Attention where the places ``source`` alone ask: query (H, S, D), returns (S, H, D)."""
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
-    sizes = [prefixes * longest_prefix, rows * longest]
-    (k0, k1), (v0, v1) = (part.split(sizes, dim=1) for part in (key, value))
-    k0, v0 = (_to_rows(part, prefixes, longest_prefix) for part in (k0, v0))
-    in_prefix = int((source < sizes[0]).sum())
-    parts: list[Tensor] = []
+    end = prefixes * longest_prefix
+    in_prefix = int((source < end).sum())
+    prefix_query, suffix_query = parts.query[:, :in_prefix], parts.query[:, in_prefix:]
+    (prefix_key, suffix_key), (prefix_value, suffix_value) = (_split(part, tree) for part in parts[1:])
+    prefix = _Parts(prefix_query, prefix_key, prefix_value)
+    mixed: list[Tensor] = []
     if in_prefix:
-        asked = _Asked(source[:in_prefix], prefixes, longest_prefix)
-        behind = torch.arange(longest_prefix, device=source.device) > asked.column[:, :, None]
+        places = _Places(source[:in_prefix], prefixes, longest_prefix)
+        behind = torch.arange(longest_prefix, device=source.device) > places.column[:, :, None]
         mask = torch.zeros(behind.shape, device=source.device).masked_fill_(behind, float("-inf"))[:, None]
-        mixed = _kernel(asked.gather(query[:, :in_prefix]), k0, v0, mask, scaling)
-        parts.append(asked.scatter(mixed))
+        first = products.kernel(prefix._replace(query=places.gather(prefix_query)), mask)
+        mixed.append(places.scatter(first))
     if in_prefix < len(source):
-        asked = _Asked(source[in_prefix:] - sizes[0], rows, longest)
+        places = _Places(source[in_prefix:] - end, rows, longest)
         assert tree.mask is not None
         number = torch.arange(rows, device=source.device)[:, None]
-        mask = tree.mask.expand(rows, -1, -1, -1)[number, 0, asked.column][:, None]
-        k1 = torch.cat([_to_members(k0, tree), _to_rows(k1, rows, longest)], dim=2)
-        v1 = torch.cat([_to_members(v0, tree), _to_rows(v1, rows, longest)], dim=2)
-        seen = _Seen(mask, [longest_prefix + 1 + last for last in asked.column.amax(0).tolist()])
-        mixed = _masked(asked.gather(query[:, in_prefix:]), k1, v1, seen, scaling, bf16_backward=bf16_backward)
-        parts.append(asked.scatter(mixed).to(parts[0].dtype if parts else mixed.dtype))
-    return torch.cat(parts)
+        mask = tree.mask.expand(rows, -1, -1, -1)[number, 0, places.column][:, None]
+        visible = VisibleKeys(mask, [longest_prefix + 1 + last for last in places.column.amax(0).tolist()])
+        suffix = _Parts(places.gather(suffix_query), suffix_key, suffix_value).behind(prefix, tree)
+        second = places.scatter(products.masked(suffix, visible))
+        mixed.append(second.to(mixed[0].dtype) if mixed else second)
+    return torch.cat(mixed)
 
 
-class _Asked:
+class _Places:
     """Places of a rectangle of ``rows`` times ``length``, ascending, as a rectangle of their own: ``column`` (rows, M) says where in its
     row each is. M is how many the fullest row has; what other rows lack asks from their first place, and is thrown away."""
 
@@ -171,14 +189,16 @@ class _Asked:
         counts = torch.bincount(row, minlength=rows)
         most = int(counts.max())
         within = torch.arange(len(places), device=places.device) - (counts.cumsum(0) - counts)[row]
-        self._shape, self._places = (rows, most), row * most + within
-        self.column = places.new_zeros(rows * most).index_copy(0, self._places, places % length).view(rows, most)
+        self._shape = (rows, most)
+        self._places = row * most + within
+        columns = places.new_zeros(rows * most).index_copy(0, self._places, places % length)
+        self.column = columns.view(rows, most)
 
     def gather(self, query: Tensor) -> Tensor:
         """(H, S, D) to (rows, H, M, D)."""
         rows, most = self._shape
-        padded = query.new_zeros(query.shape[0], rows * most, query.shape[2]).index_copy(1, self._places, query)
-        return _to_rows(padded, rows, most)
+        padded = query.new_zeros(query.shape[0], rows * most, query.shape[2])
+        return _to_rows(padded.index_copy(1, self._places, query), rows, most)
 
     def scatter(self, mixed: Tensor) -> Tensor:
         """(rows, H, M, D) to (S, H, D)."""
@@ -186,7 +206,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class VisibleKeys:
     """The keys that queries see. ``mask`` (B or 1, 1, S, T) is 0 or -inf, ``ends`` (S,) the key behind the last that each may see in any row.
 
     ``plain``: each query sees all keys before its end, one more than the query before it, in every row; tiles then need no mask.
@@ -198,9 +218,13 @@ class _Seen:
 
     def chunks(self, parts: int) -> list[tuple[int, int, int]]:
         """First query of each chunk, the one behind its last, and the key behind the last that any of them sees."""
-        step = -(-len(self.ends) // parts)
-        cuts = [(start, min(start + step, len(self.ends))) for start in range(0, len(self.ends), step)]
-        return [(a, b, max(self.ends[a:b])) for a, b in cuts]
+        count = len(self.ends)
+        step = -(-count // parts)
+        chunks: list[tuple[int, int, int]] = []
+        for first in range(0, count, step):
+            last = min(first + step, count)
+            chunks.append((first, last, max(self.ends[first:last])))
+        return chunks
 
     def hidden(self, tile: AttentionTile) -> Tensor:
         """The mask of a tile, from the first key on that one of its queries does not see."""
@@ -208,52 +232,62 @@ class _Seen:
             count = tile.queries.stop - tile.queries.start
             return torch.full((1, 1, count, count - 1), float("-inf")).triu_()
         assert self.mask is not None
-        return self.mask[tile.rows if len(self.mask) > 1 else slice(None), :, tile.queries, : tile.end]
+        rows = tile.rows if len(self.mask) > 1 else slice(None)
+        return self.mask[rows, :, tile.queries, : tile.end]
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, *, bf16_backward: bool) -> Tensor:
-    """Attention of (B, H, S, D) queries to (B, KH, S, D) keys, each to those up to its own."""
-    if not (bf16_backward and has_enough_queries(query, key.shape[1])):
-        return _kernel(query, key, value, None, scaling)
-    return _tiled(query, key, value, _Seen(None, range(1, query.shape[2] + 1), plain=True), scaling)
+@dataclass(frozen=True)
+class _Products:
+    """How attention multiplies: with the scores times ``scaling``; ``bf16_backward``: in tiles of our own, the backward pass in bfloat16."""
 
+    scaling: float | None
+    bf16_backward: bool
 
-def _kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """torch's own. A CPU's takes three times as long in bfloat16 as in float32."""
-    if query.device.type == "cpu":
-        query, key, value = query.float(), key.float(), value.float()
-    return F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=None if mask is None else mask.to(query.dtype),
-        is_causal=mask is None,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    def causal(self, parts: _Parts) -> Tensor:
+        """Attention of (B, H, S, D) queries to (B, KH, S, D) keys, each to those up to its own."""
+        if not self._takes_tiles(parts):
+            return self.kernel(parts, None)
+        return self._tiled(parts, VisibleKeys(None, range(1, parts.query.shape[2] + 1), plain=True))
 
+    def masked(self, parts: _Parts, visible: VisibleKeys) -> Tensor:
+        """Attention of (B, H, S, D) queries to what they see of (B, KH, T, D) keys.
 
-def _masked(
-    query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float | None, *, bf16_backward: bool
-) -> Tensor:
-    """Attention of (B, H, S, D) queries to what they see of (B, KH, T, D) keys.
+        Many queries are cut into chunks that are shown no key behind their own end.
+        """
+        if self._takes_tiles(parts):
+            return self._tiled(parts, visible)
+        query, key, value = parts
+        mask = visible.mask
+        assert mask is not None
+        mixed: list[Tensor] = []
+        for first, last, end in visible.chunks(1 if query.shape[2] < _MIN_CHUNKED else _CHUNKS):
+            chunk = _Parts(query[:, :, first:last], key[:, :, :end], value[:, :, :end])
+            mixed.append(self.kernel(chunk, mask[:, :, first:last, :end]))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
 
-    Many queries are cut into chunks that are shown no key behind their own end.
-    """
-    if bf16_backward and has_enough_queries(query, key.shape[1]):
-        return _tiled(query, key, value, seen, scaling)
-    mask = seen.mask
-    assert mask is not None
-    parts = [
-        _kernel(query[:, :, a:b], key[:, :, :end], value[:, :, :end], mask[:, :, a:b, :end], scaling)
-        for a, b, end in seen.chunks(1 if query.shape[2] < _MIN_CHUNKED else _CHUNKS)
-    ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+    def kernel(self, parts: _Parts, mask: Tensor | None) -> Tensor:
+        """torch's own. A CPU's takes three times as long in bfloat16 as in float32."""
+        if parts.query.device.type == "cpu":
+            parts = parts.each(lambda part: part.float())
+        query, key, value = parts
+        return F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=None if mask is None else mask.to(query.dtype),
+            is_causal=mask is None,
+            scale=self.scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
 
+    def _takes_tiles(self, parts: _Parts) -> bool:
+        return self.bf16_backward and has_enough_queries(parts.query, parts.key.shape[1])
 
-def _tiled(query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float | None) -> Tensor:
-    key, value = key.to(query.dtype), value.to(query.dtype)  # under autocast transformers rotates in float32
-    return _TiledAttention.apply(query, key, value, seen, query.shape[3] ** -0.5 if scaling is None else scaling)
+    def _tiled(self, parts: _Parts, visible: VisibleKeys) -> Tensor:
+        query, key, value = parts
+        scaling = query.shape[3] ** -0.5 if self.scaling is None else self.scaling
+        # Under autocast transformers rotates in float32.
+        return _TiledAttention.apply(query, key.to(query.dtype), value.to(query.dtype), visible, scaling)
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -266,51 +300,56 @@ class _TiledAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seen: _Seen, scaling: float) -> Tensor:
-        (rows, heads, length, _), shared = query.shape, key.shape[1]
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, visible: VisibleKeys, scaling: float) -> Tensor:
+        rows, heads, length, _ = query.shape
+        shared = key.shape[1]
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         parts = max(1, min(max(_CHUNKS, length // _LONG_CHUNK), length // _MIN_CHUNK))
-        ctx.tiles = list(tiles(rows, heads, seen.chunks(parts)))
+        ctx.tiles = list(tiles(rows, heads, visible.chunks(parts)))
         keeps = 2 * rows * heads * length * key.shape[2] <= _MAX_KEPT_BYTES
         kept: list[Tensor] = []
         for tile in ctx.tiles:
-            weights = tile_weights(tile.group(query, shared), tile.keys(key), seen.hidden(tile), heads, scaling)
+            weights = tile_weights(tile.group(query, shared), tile.keys(key), visible.hidden(tile), heads, scaling)
             out[tile.rows, :, tile.queries] = gather(weights, tile.keys(value))
             if keeps:
                 kept.append(weights.bfloat16())
         exact = () if keeps else (query, key)
         ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), *exact, *kept)
-        ctx.keeps, ctx.seen, ctx.scaling, ctx.dtype = keeps, seen, scaling, query.dtype
+        ctx.keeps, ctx.visible, ctx.scaling, ctx.dtype = keeps, visible, scaling, query.dtype
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
         query, key, value, *others = ctx.saved_tensors
         heads, shared = query.shape[1], key.shape[1]
-        grad16 = grad.bfloat16()
+        grad = grads[0].bfloat16()
         query_grad = torch.empty(query.shape)
         # Gradients of keys and values lie transposed: the products want the attention weights, which are large, as they lie.
-        key_grad, value_grad = (torch.zeros(part.mT.shape) for part in (key, value))
+        key_grad = torch.zeros(key.mT.shape)
+        value_grad = torch.zeros(value.mT.shape)
         for number, tile in enumerate(ctx.tiles):
             if ctx.keeps:
                 weights = others[number]
             else:
                 exact, exact_keys = tile.group(others[0], shared), tile.keys(others[1])
-                weights = tile_weights(exact, exact_keys, ctx.seen.hidden(tile), heads, ctx.scaling).bfloat16()
-            queries, row_grads = tile.group(query, shared), tile.group(grad16, shared)
+                weights = tile_weights(exact, exact_keys, ctx.visible.hidden(tile), heads, ctx.scaling).bfloat16()
+            queries = tile.group(query, shared)
+            row_grads = tile.group(grad, shared)
             grouped_weights = weights.view(*queries.shape[:2], -1)
             weight_grad = torch.bmm(row_grads, tile.keys(value).mT)
             score_grad = torch.ops.aten._softmax_backward_data(weight_grad, grouped_weights, -1, torch.bfloat16)
-            query_grad[tile.rows, :, tile.queries] = torch.bmm(score_grad, tile.keys(key)).view(*weights.shape[:3], -1)
-            places = (tile.rows, slice(None), slice(None), slice(0, tile.end))
-            for total, left, right in (
-                (value_grad, row_grads, grouped_weights),
-                (key_grad, queries, score_grad),
-            ):
-                total[places] += torch.bmm(left.mT.contiguous(), right).unflatten(0, (tile.count, shared))
-        query_grad, key_grad = query_grad.mul_(ctx.scaling), key_grad.mul_(ctx.scaling)
-        return *(part.to(ctx.dtype) for part in (query_grad, key_grad.mT, value_grad.mT)), None, None
+            mixed = torch.bmm(score_grad, tile.keys(key))
+            query_grad[tile.rows, :, tile.queries] = mixed.view(*weights.shape[:3], -1)
+            _add_transposed(value_grad, tile, row_grads, grouped_weights)
+            _add_transposed(key_grad, tile, queries, score_grad)
+        gradients = (query_grad.mul_(ctx.scaling), key_grad.mul_(ctx.scaling).mT, value_grad.mT)
+        return *(gradient.to(ctx.dtype) for gradient in gradients), None, None
+
+
+def _add_transposed(total: Tensor, tile: AttentionTile, left: Tensor, right: Tensor) -> None:
+    """Adds left^T right (b * KH, D, end) to the tile's rows and keys of ``total`` (B, KH, D, T)."""
+    product = torch.bmm(left.mT.contiguous(), right)
+    total[tile.rows, :, :, : tile.end] += product.unflatten(0, (tile.count, -1))
 
 
 def _to_rows(part: Tensor, rows: int, length: int) -> Tensor:
