@@ -13,6 +13,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
 _OBJECTIVE = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling")
+# A coefficient, and the settings that have no effect while it is 0.
+_OF_COEFFICIENTS = {"distill_coef": {"distill_teacher"}, "entropy_coef": {"entropy_schedule", "entropy_spans"}}
 
 
 def algorithm_of(name: str) -> Algorithm:
@@ -146,15 +148,12 @@ class GrpoConfig(TrainerConfig):
 
     @model_validator(mode="after")
     def _refuse_knobs_without_effect(self) -> GrpoConfig:
-        given = self.model_fields_set
-        self._check_algorithm(given)
+        self._check_algorithm()
         self._check_sampler()
-        for key, owned in (
-            ("distill_coef", {"distill_teacher"}),
-            ("entropy_coef", {"entropy_schedule", "entropy_spans"}),
-        ):
+        for key, settings in _OF_COEFFICIENTS.items():
             if getattr(self, key) == 0:
-                refuse_without_effect(given & owned, f"while {key} is 0; set it, or leave it out")
+                idle = self.model_fields_set & settings
+                refuse_without_effect(idle, f"while {key} is 0; set it, or leave it out")
         if self.sampling.greedy:
             raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
         if self.minibatches > self.groups:
@@ -172,17 +171,18 @@ class GrpoConfig(TrainerConfig):
         """The most tokens that may be sampled in an episode, once ``max_turns`` is filled in."""
         return self.sampling.max_new_tokens * (self.max_turns or 1)
 
-    def _check_algorithm(self, given: set[str]) -> None:
-        named = self.named
-        if self.credit is not None and self.credit not in named.credits:
+    def _check_algorithm(self) -> None:
+        algorithm = self.named
+        if self.credit is not None and self.credit not in algorithm.credits:
             raise ValueError(
                 f"{self.algorithm} gives one advantage per episode; leave credit out, or set it to 'episode'"
             )
-        if named.scale is None and self.scale is not None:
+        if algorithm.scale is None and self.scale is not None:
             raise ValueError(f"scale has no effect with {self.algorithm}, which scales in its own way")
-        if named.clip is None:
-            refuse_without_effect(given & {"clip_low", "clip_high"}, f"with {self.algorithm}, which does not clip")
-        if self.discount != 1.0 and (self.credit or named.credit) == "episode":
+        if algorithm.clip is None:
+            idle = self.model_fields_set & {"clip_low", "clip_high"}
+            refuse_without_effect(idle, f"with {self.algorithm}, which does not clip")
+        if self.discount != 1.0 and (self.credit or algorithm.credit) == "episode":
             raise ValueError(
                 "discount is per turn and has no effect with credit by episode; leave it out, or set credit = 'turn'"
             )
@@ -201,7 +201,7 @@ class GrpoConfig(TrainerConfig):
             )
 
     def check_own_sampler(self) -> None:
-        """Raise ConfigError for a correction where this model samples itself, with the weights that are trained.
+        """Raises ConfigError for a correction where this model samples itself, with the weights that are trained.
 
         Its log-probs are the trainer's, so each weight would be 1, and a difference is a bug that the correction would hide. Not part of
         the validation: a policy that is given to ``train_grpo`` may sample in its place.
@@ -213,24 +213,29 @@ class GrpoConfig(TrainerConfig):
             )
 
     def resolved(self, grader: Grader) -> GrpoConfig:
-        """These settings with what they leave to the algorithm and to the grader. Raises ConfigError for one without effect with this grader."""
-        named = self.named
-        own: dict[str, Any] = {
-            "credit": named.credit or ("turn" if grader.per_turn else "episode"),
-            "scale": named.scale,
+        """Fills in what the settings leave to the algorithm and to the grader.
+
+        Raises ConfigError for a setting without effect with this grader.
+        """
+        algorithm = self.named
+        defaults: dict[str, Any] = {
+            "credit": algorithm.credit or ("turn" if grader.per_turn else "episode"),
+            "scale": algorithm.scale,
         }
-        if named.clip is not None:
-            own |= {"clip_low": named.clip[0], "clip_high": named.clip[1]}
-        if named.dynamic_sampling and "dynamic_sampling" not in self.model_fields_set:
-            own["dynamic_sampling"] = named.dynamic_sampling
-        resolved = self.model_copy(update={name: value for name, value in own.items() if not getattr(self, name)})
-        silent = {
-            "discount": resolved.discount != 1.0 and resolved.credit == "episode",
-            "informing": not resolved.informing and resolved.credit != "span",
-        }
-        if named := [name for name, without_effect in silent.items() if without_effect]:
+        if algorithm.clip is not None:
+            defaults["clip_low"], defaults["clip_high"] = algorithm.clip
+        if algorithm.dynamic_sampling and "dynamic_sampling" not in self.model_fields_set:
+            defaults["dynamic_sampling"] = algorithm.dynamic_sampling
+        unset = {name: value for name, value in defaults.items() if not getattr(self, name)}
+        resolved = self.model_copy(update=unset)
+        idle: str | None = None
+        if resolved.discount != 1.0 and resolved.credit == "episode":
+            idle = "discount"
+        elif not resolved.informing and resolved.credit != "span":
+            idle = "informing"
+        if idle is not None:
             raise ConfigError(
-                f"{named[0]} has no effect with credit by {resolved.credit}, which suits grader {grader.name!r}; leave it out, or set credit"
+                f"{idle} has no effect with credit by {resolved.credit}, which suits grader {grader.name!r}; leave it out, or set credit"
             )
         if resolved.observations and resolved.max_turns == 1:
             raise ConfigError(
@@ -241,9 +246,10 @@ class GrpoConfig(TrainerConfig):
     def objective(self) -> str:
         """Returns what makes the objective of resolved settings, in one line."""
         values = {name: getattr(self, name) for name in _OBJECTIVE}
-        return " · ".join(
-            [*(f"{name} {value}" for name, value in values.items() if value), *filter(None, [self.named.without])]
-        )
+        parts = [f"{name} {value}" for name, value in values.items() if value]
+        if self.named.without:
+            parts.append(self.named.without)
+        return " · ".join(parts)
 
     @property
     def named(self) -> Algorithm:

@@ -49,8 +49,8 @@ class LessonConfig(TrainerConfig):
     @model_validator(mode="after")
     def _refuse_shares_of_nothing(self) -> Self:
         if self.short_turns is None:
-            named = self.model_fields_set & {"short_turns_share"}
-            refuse_without_effect(named, "without short_turns; set it, or leave the share out")
+            idle = self.model_fields_set & {"short_turns_share"}
+            refuse_without_effect(idle, "without short_turns; set it, or leave the share out")
         return self
 
 

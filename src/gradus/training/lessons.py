@@ -252,10 +252,10 @@ class LessonTrainer:
             "seconds": seconds,
             "tokens_per_second": sums.tokens / seconds,
         }
-        every = self.config.validation_every
-        if every is None:
-            every = self.lessons.validation_every
-        if self._held_out and every and (step % every == 0 or step == self.lessons.steps):
+        interval = self.config.validation_every
+        if interval is None:
+            interval = self.lessons.validation_every
+        if self._held_out and interval and (step % interval == 0 or step == self.lessons.steps):
             record["validation_loss"], record["validation_accuracy"] = self._validate()
         return record
 

@@ -122,15 +122,16 @@ class TrainerConfig(OptimizerConfig):
 
     @property
     def weights_dtype(self) -> str:
-        """Returns what ``load_model`` is told: autocast computes around float32 weights."""
+        """The dtype that weights are loaded in: autocast computes around float32 weights."""
         return "float32" if self.autocast else self.dtype
 
     @model_validator(mode="after")
     def _refuse_settings_of_other_choices(self) -> Self:
-        for key, owners, owned in OWNED_SETTINGS:
-            if (chosen := getattr(self, key, owners[0])) not in owners:
-                named = self.model_fields_set.intersection(owned)
-                refuse_without_effect(named, f"with {key} = {chosen!r}; leave it out, or set {key} = {owners[0]!r}")
+        for key, owners, settings in OWNED_SETTINGS:
+            choice = getattr(self, key, owners[0])
+            if choice not in owners:
+                idle = self.model_fields_set.intersection(settings)
+                refuse_without_effect(idle, f"with {key} = {choice!r}; leave it out, or set {key} = {owners[0]!r}")
         return self
 
     @model_validator(mode="after")
@@ -140,7 +141,7 @@ class TrainerConfig(OptimizerConfig):
         return self
 
 
-def refuse_without_effect(named: Collection[str], why: str) -> None:
-    """Raises ValueError if any setting is ``named``."""
-    if named:
-        raise ValueError(f"{', '.join(sorted(named))} has no effect {why}")
+def refuse_without_effect(settings: Collection[str], why: str) -> None:
+    """Raises ValueError if there are any ``settings``."""
+    if settings:
+        raise ValueError(f"{', '.join(sorted(settings))} has no effect {why}")

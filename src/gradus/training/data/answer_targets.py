@@ -36,9 +36,10 @@ class _SpelledSpan:
 
     def branches(self, tokens: Ids) -> dict[int, float]:
         """The next tokens and their probabilities, not normalized; ~token where an answer ends with it."""
-        return {
-            key: sum([self.probabilities[number] for number in answers]) for key, answers in self.tree[tokens].items()
-        }
+        chances: dict[int, float] = {}
+        for key, answers in self.tree[tokens].items():
+            chances[key] = sum([self.probabilities[number] for number in answers])
+        return chances
 
 
 class AnswerTargets:

@@ -202,18 +202,21 @@ class _Channels:
     def rewards(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """(N, K, C) float64 rewards by turn and channel, 0 after an episode's end, and the number of turns (N,)."""
         lengths = [len(episode.turns) for episode in episodes]
-        rows = [[[0.0] * self.count for _ in range(max(lengths))] for _ in episodes]
-        for row, episode in zip(rows, episodes, strict=True):
-            for sums, turn, terms in zip(row, episode.turns, _terms(episode), strict=False):
-                spans = {span.name for span in turn.spans}
-                for term in terms:
-                    sums[self._channel(term, spans)] += term.value
+        rows: list[list[list[float]]] = []
+        for episode in episodes:
+            turns = [self._sums(turn, terms) for turn, terms in zip(episode.turns, _terms(episode), strict=True)]
+            padding = [[0.0] * self.count] * (max(lengths) - len(turns))
+            rows.append(turns + padding)
         return torch.tensor(rows, dtype=torch.float64), torch.tensor(lengths)
 
-    def _channel(self, term: RewardTerm, spans: set[str]) -> int:
-        """The channel that a term of a turn with these spans counts for."""
-        apart = term.immediate if self.immediate else term.span in spans
-        return self.numbers.get(term.span or "", 0) if apart else 0
+    def _sums(self, turn: Turn, terms: Sequence[RewardTerm]) -> list[float]:
+        """(C,) what a turn earned in each channel."""
+        spans = {span.name for span in turn.spans}
+        sums = [0.0] * self.count
+        for term in terms:
+            apart = term.immediate if self.immediate else term.span in spans
+            sums[self.numbers.get(term.span or "", 0) if apart else 0] += term.value
+        return sums
 
     def by_token(self, values: Tensor, sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> Tensor:
         """(A,) from the advantages (K, C) of the sample's episode."""

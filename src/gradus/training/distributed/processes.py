@@ -107,9 +107,9 @@ def _check_launch() -> None:
 
 
 def share(count: int) -> range:
-    """Says which of ``count`` things, dealt in contiguous shares of almost equal size, belong to this process."""
-    here = world()
-    return range(count * here.rank // here.size, count * (here.rank + 1) // here.size)
+    """Returns which of ``count`` items, dealt in contiguous shares of almost equal size, belong to this process."""
+    rank, size = world().rank, world().size
+    return range(count * rank // size, count * (rank + 1) // size)
 
 
 def gather(items: Sequence[T]) -> list[T]:
@@ -183,6 +183,11 @@ def gather_full_tensor(tensor: Tensor) -> Tensor:
     return full.cpu().contiguous() if world().main else full.new_empty(0)
 
 
+def gather_if_sharded(tensor: Tensor) -> Tensor:
+    """The full tensor, as :func:`gather_full_tensor` has it, of one that processes hold parts of; any other as it is."""
+    return gather_full_tensor(tensor) if hasattr(tensor, "full_tensor") else tensor
+
+
 def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """Returns what this process holds of the whole ``value`` where it holds ``like`` of another of its shape; else ``value`` itself."""
     if not hasattr(like, "full_tensor") or value.shape != like.shape:
@@ -190,7 +195,6 @@ def shard_like(value: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     sharded = cast(DTensor, like)
-    here = value.to(device=sharded.device, dtype=value.dtype)
-    return distribute_tensor(
-        here, sharded.device_mesh, sharded.placements, src_data_rank=None
-    )  # every process has the whole
+    full = value.to(device=sharded.device, dtype=value.dtype)
+    # Every process has all of it, so none has to send it.
+    return distribute_tensor(full, sharded.device_mesh, sharded.placements, src_data_rank=None)

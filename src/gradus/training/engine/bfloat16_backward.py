@@ -130,8 +130,11 @@ class _GatedMlp(torch.autograd.Function):
             gate_grad[rows] = factors[0][rows].float().mul_(wide)
             up_grad[rows] = wide.mul_(factors[1][rows].float())
             inputs_grad[rows] = product(gate_grad[rows], gate).float().add_(product(up_grad[rows], up))
-        asked = zip((gate_grad, up_grad, grad), (inputs, inputs, opened), ctx.needs_input_grad[1:], strict=True)
-        return inputs_grad, *(product(left.T, right.T).float() if wanted else None for left, right, wanted in asked)
+        pairs = ((gate_grad, inputs), (up_grad, inputs), (grad, opened))
+        weight_grads: list[Tensor | None] = []
+        for (out_grad, factor), needed in zip(pairs, ctx.needs_input_grad[1:], strict=True):
+            weight_grads.append(product(out_grad.T, factor.T).float() if needed else None)
+        return inputs_grad, *weight_grads
 
 
 def _parts(rows: int, width: int) -> list[slice]:

@@ -54,10 +54,10 @@ def _apply_fsdp(model: Any, settings: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    here = world()
-    mesh = init_device_mesh(here.device.type if here.device else "cpu", (here.size,))
-    wanted = fsdp2_prepare_auto_wrap_policy(settings, model)
-    inside = [module for module in model.modules() if wanted is not None and module is not model and wanted(module)]
+    device = world().device
+    mesh = init_device_mesh(device.type if device else "cpu", (world().size,))
+    wraps = fsdp2_prepare_auto_wrap_policy(settings, model) or (lambda module: False)
+    inside = [module for module in model.modules() if module is not model and wraps(module)]
     exact = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # weights in 16 bits have such gradients
     for module in reversed(inside):  # the innermost first
         fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, mp_policy=exact)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gradus.training.distributed.processes import gather_full_tensor, shard_like
+from gradus.training.distributed.processes import gather_if_sharded, shard_like
 
 
 def master_of(parameter: nn.Parameter) -> nn.Parameter:
@@ -21,18 +21,18 @@ def master_of(parameter: nn.Parameter) -> nn.Parameter:
 
 
 class MasterWeights(torch.optim.Optimizer):
-    """An optimizer over float32 masters of ``named`` parameters, which are brought up to date after each step.
+    """An optimizer over float32 masters of ``parameters``, which are brought up to date after each step.
 
     ``make`` builds the optimizer that moves the masters.
     """
 
     def __init__(
         self,
-        named: Mapping[str, nn.Parameter],
+        parameters: Mapping[str, nn.Parameter],
         make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
-        self._parameters = dict(named)
-        self._masters = {name: nn.Parameter(_in_float32(value)) for name, value in named.items()}
+        self._parameters = dict(parameters)
+        self._masters = {name: nn.Parameter(_in_float32(value)) for name, value in parameters.items()}
         self._inner = make(self._masters)
         super().__init__(list(self._masters.values()), {})
         self.param_groups = self._inner.param_groups
@@ -55,10 +55,7 @@ class MasterWeights(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state and the masters, as full tensors."""
-        masters = {
-            name: gather_full_tensor(value) if hasattr(value, "full_tensor") else value.detach()
-            for name, value in self._masters.items()
-        }
+        masters = {name: gather_if_sharded(value.detach()) for name, value in self._masters.items()}
         return {"inner": self._inner.state_dict(), "masters": masters}
 
     @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.policies.local.cpu.support import lacks_bfloat16
-from gradus.training.distributed.processes import full_tensor, gather_full_tensor, shard_like
+from gradus.training.distributed.processes import full_tensor, gather_if_sharded, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
+Parameters = Mapping[str, nn.Parameter]
 MUON_MOMENTUM = 0.95  # torch's and Jordan's
 
 
@@ -42,25 +43,27 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it, where both decay all they hold.
+    """Makes AdamW, or Muon with AdamW beside it. Weights in bfloat16 get float32 masters.
 
-    Weights in bfloat16 get float32 masters. Raises ConfigError for what it cannot do.
+    AdamW alone decays matrices only: norms and biases have no reason to shrink. Beside Muon both decay all they hold.
     """
-    named = trainable(model)
+    parameters = trainable(model)
 
-    def make(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+    def make(parameters: Parameters) -> torch.optim.Optimizer:
         return _Muon(parameters, config) if config.optimizer == "muon" else _storable(_adamw(parameters, config))
 
-    rounded = any(parameter.dtype == torch.bfloat16 for parameter in named.values())
-    return MasterWeights(named, make) if rounded else make(named)
+    rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters.values())
+    return MasterWeights(parameters, make) if rounded else make(parameters)
 
 
-def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in named.values() if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+def _adamw(parameters: Parameters, config: OptimizerConfig) -> torch.optim.AdamW:
+    matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
+    vectors = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
+    groups: list[dict[str, Any]] = []
+    if matrices:
+        groups.append({"params": matrices, "weight_decay": config.weight_decay})
+    if vectors:
+        groups.append({"params": vectors, "weight_decay": 0.0})
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
@@ -69,25 +72,22 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
     def shard_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        state = {
-            index: {name: shard_like(value, parameters[index]) for name, value in memory.items()}
-            for index, memory in stored["state"].items()
-        }
-        return {**stored, "state": state}
+        return _changed(stored, lambda value, index: shard_like(value, parameters[index]))
 
     def gather_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
-        state = {
-            index: {
-                name: gather_full_tensor(value) if hasattr(value, "full_tensor") else value
-                for name, value in memory.items()
-            }
-            for index, memory in stored["state"].items()
-        }
-        return {**stored, "state": state}
+        return _changed(stored, lambda value, index: gather_if_sharded(value))
 
     optimizer.register_load_state_dict_pre_hook(shard_state)
     optimizer.register_state_dict_post_hook(gather_state)
     return optimizer
+
+
+def _changed(stored: dict[str, Any], change: Callable[[Tensor, int], Tensor]) -> dict[str, Any]:
+    """An optimizer's state dict with each tensor changed; ``change`` gets the number of its parameter too."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for index, moments in stored["state"].items():
+        state[index] = {name: change(value, index) for name, value in moments.items()}
+    return {**stored, "state": state}
 
 
 class Float32Muon(torch.optim.Muon):
@@ -100,7 +100,8 @@ class Float32Muon(torch.optim.Muon):
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
             for parameter in group["params"]:
-                if (gradient := parameter.grad) is None:
+                gradient = parameter.grad
+                if gradient is None:
                     continue
                 state = self.state[parameter]
                 if not state:
@@ -130,29 +131,27 @@ class _Muon(torch.optim.Optimizer):
     Each group's ``scale`` is its lr as a multiple of the schedule's, so that one schedule moves both.
     """
 
-    def __init__(self, named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> None:
-        inside = [p for name, p in named.items() if p.dim() == 2 and not _is_embedding(name)]
-        known = {id(p) for p in inside}
-        rest = [p for p in named.values() if id(p) not in known]
+    def __init__(self, parameters: Parameters, config: OptimizerConfig) -> None:
+        inside: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
+        for name, parameter in parameters.items():
+            in_block = parameter.dim() == 2 and not _is_embedding(name)
+            (inside if in_block else rest).append(parameter)
         if not inside:
             raise ConfigError(
                 "muon needs matrices inside the model's blocks, and none of them is trained; set optimizer = adamw"
             )
         decay = config.weight_decay
         momentum = MUON_MOMENTUM if config.betas[0] else 0.0
+        muon = Float32Muon if lacks_bfloat16(inside[0].device) else torch.optim.Muon
         parts: list[torch.optim.Optimizer] = [
-            (Float32Muon if lacks_bfloat16(inside[0].device) else torch.optim.Muon)(
-                inside,
-                lr=config.muon_lr,
-                weight_decay=decay,
-                momentum=momentum,
-                nesterov=momentum > 0,
-            )
+            muon(inside, lr=config.muon_lr, weight_decay=decay, momentum=momentum, nesterov=momentum > 0)
         ]
         if rest:
-            parts.append(torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=decay, fused=True))
+            adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=decay, fused=True)
+            parts.append(adamw)
         self._parts = tuple(_storable(part) for part in parts)
-        super().__init__([p for part in self._parts for group in part.param_groups for p in group["params"]], {})
+        super().__init__([*inside, *rest], {})
         self.param_groups = [group for part in self._parts for group in part.param_groups]
         for group in self.param_groups:
             group["scale"] = group["lr"] / config.lr
@@ -179,6 +178,6 @@ def _is_embedding(name: str) -> bool:
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     """Norm of the whole gradient before clipping, scalar. ``limit`` 0 measures only."""
-    moved = [master_of(parameter) for parameter in model.parameters()]
-    gradients = [parameter for parameter in moved if parameter.grad is not None]
-    return full_tensor(nn.utils.clip_grad_norm_(gradients, limit if limit > 0 else math.inf))
+    masters = [master_of(parameter) for parameter in model.parameters()]
+    trained = [master for master in masters if master.grad is not None]
+    return full_tensor(nn.utils.clip_grad_norm_(trained, limit if limit > 0 else math.inf))

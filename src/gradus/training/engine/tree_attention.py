@@ -346,9 +346,9 @@ class _TiledAttention(torch.autograd.Function):
         return *(gradient.to(ctx.dtype) for gradient in gradients), None, None
 
 
-def _add_transposed(total: Tensor, tile: AttentionTile, left: Tensor, right: Tensor) -> None:
-    """Adds left^T right (b * KH, D, end) to the tile's rows and keys of ``total`` (B, KH, D, T)."""
-    product = torch.bmm(left.mT.contiguous(), right)
+def _add_transposed(total: Tensor, tile: AttentionTile, queries: Tensor, weights: Tensor) -> None:
+    """Adds queries^T weights (b * KH, D, end) to the tile's rows and keys of ``total`` (B, KH, D, T)."""
+    product = torch.bmm(queries.mT.contiguous(), weights)
     total[tile.rows, :, :, : tile.end] += product.unflatten(0, (tile.count, -1))
 
 

@@ -160,9 +160,12 @@ def policy_update(
 
 def _plan_epoch(credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]) -> list[UpdatePlan]:
     """The updates of an epoch that train anything: without a signal there is nothing to learn, and no momentum to follow."""
-    minibatches = _minibatches(credited, config, key)
-    plans = [plan_update({index: credited[index] for index in indexes}, config) for indexes in minibatches]
-    return [plan for plan in plans if plan.samples]
+    plans: list[UpdatePlan] = []
+    for indexes in _minibatches(credited, config, key):
+        plan = plan_update({index: credited[index] for index in indexes}, config)
+        if plan.samples:
+            plans.append(plan)
+    return plans
 
 
 def _minibatches(

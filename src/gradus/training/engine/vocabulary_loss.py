@@ -192,9 +192,9 @@ def _inside(place: Tensor, words: int) -> tuple[Tensor, Tensor]:
     return place.clamp(0, words - 1), (place >= 0) & (place < words)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right; in place if the dtypes are one."""
-    if total.dtype == left.dtype:
-        total.addmm_(left, right)
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b; in place if the dtypes are one."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
     else:
-        total += left @ right
+        total += a @ b

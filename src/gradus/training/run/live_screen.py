@@ -71,14 +71,14 @@ class Screen:
 
     def step(self, record: Mapping[str, Any]) -> None:
         """A step is done."""
-        done, now = int(record["step"]), time.perf_counter()
-        self._bar.update(self._task, completed=done, phase="")
-        too_soon = done < self._steps and now - self._printed < EVERY
+        step, now = int(record["step"]), time.perf_counter()
+        self._bar.update(self._task, completed=step, phase="")
+        too_soon = step < self._steps and now - self._printed < EVERY
         if quiet() or (too_soon and not verbose()):
             return
         self._printed = now
-        remaining = (now - self._started) / (done - self._first) * (self._steps - done)
-        line = f"step {done}/{self._steps}  left {clock_text(remaining)}"
+        remaining = (now - self._started) / (step - self._first) * (self._steps - step)
+        line = f"step {step}/{self._steps}  left {clock_text(remaining)}"
         for label, key in self._figures.items():
             figure = _figure(record, key)
             if figure and (verbose() or len(line) + len(label) + len(figure) + 3 <= WIDTH):

@@ -31,7 +31,7 @@ def episode_metrics(groups: Groups) -> dict[str, Any]:
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
     answers = [turn.action for turn in turns]
-    lengths = [sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) for episode in completed]
+    lengths = [_action_tokens(episode) for episode in completed]
     metrics = _means([episode.metrics for episode in completed])
     true_reward = metrics.pop("true_reward", None)
     return {
@@ -54,6 +54,10 @@ def episode_metrics(groups: Groups) -> dict[str, Any]:
         "turns_mean": mean_of(len(episode.turns) for episode in completed),
         "action_tokens_mean": mean_of(lengths),
     }
+
+
+def _action_tokens(episode: Episode) -> int:
+    return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
 
 
 def step_record(
@@ -202,7 +206,10 @@ def _component_sums(reward: Reward) -> dict[str, float]:
 def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Name -> mean over the episodes where it is defined."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: mean_of(row.get(name) for row in rows) for name in names}
+    means: dict[str, float | None] = {}
+    for name in names:
+        means[name] = mean_of(row.get(name) for row in rows)
+    return means
 
 
 def _share(flags: Iterable[bool]) -> float | None:
