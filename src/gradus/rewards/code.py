@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError, GradingError
 from gradus.rewards.answers import without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
-from gradus.sandbox.command import run_python
+from gradus.sandbox.command import Finished, run_python
 
+Run = Callable[..., Finished]  # run_python with the limits of a reward
 _FENCE = re.compile(
     r"(?:[^`]|`(?!``))*+`{3,}+(?P<info>[^`]*)"
 )  # words may stand before it: models write <answer>```python
@@ -60,12 +61,14 @@ def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) ->
     if seconds <= 0 or workers < 1:
         raise ConfigError(f"code_tests needs seconds above 0 and workers of at least 1, got {seconds} and {workers}")
 
-    def reward(prompts: Sequence[Any], completions: Sequence[Any], tests: Sequence[Any], **columns: Any) -> list[Any]:
-        with ThreadPoolExecutor(workers) as pool:
-            score = partial(_score, seconds=seconds, unsafe=unsafe)
-            return list(pool.map(score, [completion_text(each) for each in completions], tests))
+    run = partial(run_python, seconds=seconds, unsafe=unsafe)
 
-    reward.component_name = "tests"  # pyright: ignore[reportFunctionMemberAccess]
+    def reward(prompts: Sequence[Any], completions: Sequence[Any], tests: Sequence[Any], **columns: Any) -> list[Any]:
+        texts = [completion_text(completion) for completion in completions]
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(partial(_score, run), texts, tests))
+
+    vars(reward)["component_name"] = "tests"
     return reward
 
 
@@ -82,9 +85,12 @@ def find_code(text: str) -> str:
     marked = [code for info, code in blocks if _PYTHON.match(info)]
     unmarked = [code for info, code in blocks if not info]
     likely = [code for code in unmarked if _STATEMENT.search(code)]  # what a program printed is unmarked too
-    _, opened, rest = visible.rpartition("<answer>")
-    inside, closed, _ = rest.partition("</answer>")
-    return next(iter([*marked[-1:], *likely[-1:], *unmarked[-1:]]), inside.strip() if opened and closed else visible)
+    for codes in (marked, likely, unmarked):
+        if codes:
+            return codes[-1]
+    _, opening, rest = visible.rpartition("<answer>")
+    inside, closing, _ = rest.partition("</answer>")
+    return inside.strip() if opening and closing else visible
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
@@ -94,39 +100,45 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     lines: list[str] = []
     for line in text.split("\n"):
         if info is None:
-            opened = _FENCE.fullmatch(line)
-            info, lines = (opened["info"].strip(), []) if opened else (None, [])
+            fence = _FENCE.fullmatch(line)
+            if fence:
+                info, lines = fence["info"].strip(), []
         elif line.lstrip().startswith("```"):
-            blocks.append((info, textwrap.dedent("".join(f"{each}\n" for each in lines))))
+            blocks.append((info, textwrap.dedent("".join(f"{line}\n" for line in lines))))
             info = None
         else:
             lines.append(line)
     return blocks
 
 
-def _score(text: str, tests: Any, *, seconds: float, unsafe: bool) -> float | Exception | None:
+def _score(run: Run, text: str, tests: Any) -> float | Exception | None:
     """Returns None for a row without tests; an exception if there is no sandbox or a test cannot be read."""
-    given = json.loads(tests) if isinstance(tests, str) else tests
-    if not given:
+    if isinstance(tests, str):
+        tests = json.loads(tests)
+    if not tests:
         return None
-    run: Callable[..., Any] = partial(run_python, seconds=seconds, unsafe=unsafe)
     try:
-        return sum(_passed(find_code(text), list(given), run)) / len(given)
+        return sum(_passed(find_code(text), list(tests), run)) / len(tests)
     except (OSError, GradingError) as error:
         return error
 
 
-def _passed(code: str, tests: Sequence[Mapping[str, Any]], run: Callable[..., Any]) -> list[bool]:
+def _passed(code: str, tests: Sequence[Mapping[str, Any]], run: Run) -> list[bool]:
     for test in tests:
         if ({"call", "expected"} <= set(test)) == ("stdout" in test):
             raise GradingError(f"a test has call and expected, or stdin and stdout, got {str(test)[:100]}")
-    calls = [_split(test["call"], test["expected"]) for test in tests if "stdout" not in test]
-    programs = [test for test in tests if "stdout" in test]
-    passed = [_same_lines(run(code, stdin=str(test.get("stdin", ""))), str(test["stdout"])) for test in programs]
+    passed: list[bool] = []
+    calls: list[tuple[Any, Any]] = []
+    for test in tests:
+        if "stdout" in test:
+            result = run(code, stdin=str(test.get("stdin", "")))
+            passed.append(_same_lines(result, str(test["stdout"])))
+        else:
+            calls.append(_split(test["call"], test["expected"]))
     if calls:
-        given = json.dumps([call for call, _ in calls]) + "\n"
-        lines = run(_CALLS, files={"answer.py": code}, stdin=given).stdout.splitlines()
-        lines += [""] * (len(calls) - len(lines))
+        request = json.dumps([call for call, _ in calls]) + "\n"
+        lines = run(_CALLS, files={"answer.py": code}, stdin=request).stdout.splitlines()
+        lines += [""] * (len(calls) - len(lines))  # it ended early
         passed += [_same_value(line, expected) for line, (_, expected) in zip(lines, calls, strict=False)]
     return passed
 
@@ -149,14 +161,17 @@ def _split(call: Any, expected: Any) -> tuple[Any, Any]:
 def _plain(value: Any) -> Any:
     """A set in the form that it has when it comes out of the sandbox."""
     if isinstance(value, set):
-        return {"set": sorted(json.dumps(each, default=_plain) for each in value)}
+        return {"set": sorted(json.dumps(member, default=_plain) for member in cast(set[Any], value))}
     raise TypeError(f"{type(value).__name__} is not a value of JSON")
 
 
-def _same_lines(result: Any, expected: str) -> bool:
+def _same_lines(result: Finished, expected: str) -> bool:
     """True if a program ended well and wrote the expected lines, white space at their ends aside."""
-    said = [line.rstrip() for line in result.stdout.rstrip().split("\n")]
-    return result.code == 0 and said == [line.rstrip() for line in expected.rstrip().split("\n")]
+    return result.code == 0 and _lines(result.stdout) == _lines(expected)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 def _same_value(line: str, expected: Any) -> bool:
@@ -169,13 +184,15 @@ def _same_value(line: str, expected: Any) -> bool:
 
 
 def _equal(value: Any, expected: Any) -> bool:
-    if float in (type(value), type(expected)) and {type(value), type(expected)} <= {int, float}:
-        same = math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9)  # by equality if one is infinite
-        return same or (math.isnan(value) and math.isnan(expected))
-    if type(value) is not type(expected):
+    """Says whether two JSON values are equal, true and 1 not; numbers are close if one of them is a float."""
+    types = {type(value), type(expected)}
+    if float in types and types <= {int, float}:
+        is_close = math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9)  # by equality if one is infinite
+        return is_close or (math.isnan(value) and math.isnan(expected))
+    if len(types) > 1:
         return False
     if isinstance(value, list):
         return len(value) == len(expected) and all(map(_equal, value, expected))
     if isinstance(value, dict):
-        return value.keys() == expected.keys() and all(_equal(value[key], expected[key]) for key in value)
+        return value.keys() == expected.keys() and all(map(_equal, value.values(), map(expected.get, value)))
     return value == expected

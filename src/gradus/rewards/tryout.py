@@ -9,9 +9,8 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
@@ -19,6 +18,7 @@ from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
+from gradus.stats import mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,12 @@ class Tryout:
     @property
     def mean(self) -> float | None:
         """Mean value over the completions that have one."""
-        values = [each.value for each in self.scored if each.value is not None]
-        return fsum(values) / len(values) if values else None
+        return mean_of(scored.value for scored in self.scored)
 
     def component_means(self) -> dict[str, float | None]:
         """Mean unweighted value of each component over the completions that it applies to."""
-        by_name: dict[str, list[float]] = {}
-        for each in self.scored:
-            for name, value in each.components.items():
-                by_name.setdefault(name, []).extend([] if value is None else [value])
-        return {name: fsum(values) / len(values) if values else None for name, values in by_name.items()}
+        names = self.scored[0].components if self.scored else ()
+        return {name: mean_of(scored.components[name] for scored in self.scored) for name in names}
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON record a completion: the answer that was read, each component, the value, the error."""
@@ -71,71 +67,81 @@ def read_completions(
 
     ``-`` is standard input. Raises StorageError that names the file and the line.
     """
-    stdin = str(path) == "-"
-    records = parse_json_lines(sys.stdin.read(), "standard input") if stdin else read_json_lines(Path(path))
-    if records and "environment" in records[0] and "completion" not in records[0] and "turns" not in records[0]:
+    if str(path) == "-":
+        records = parse_json_lines(sys.stdin.read(), "standard input")
+    else:
+        records = read_json_lines(Path(path))
+    if records and "environment" in records[0] and not {"completion", "turns"} & records[0].keys():
         del records[0]  # the header of an episode file
     if not records:
         raise StorageError(f"{path} holds no completions; expected one JSON object with a completion a line")
-    return [
-        _stored(record, f"completion {number} of {path}", decode)
-        if record.get("turns") and decode
-        else _completion(record, f"completion {number} of {path}")
-        for number, record in enumerate(records, 1)
-    ]
+    completions: list[Completion] = []
+    for number, record in enumerate(records, start=1):
+        place = f"completion {number} of {path}"
+        is_episode = decode is not None and record.get("turns")
+        completions.append(_stored(record, place, decode) if is_episode else _completion(record, place))
+    return completions
 
 
-def _stored(record: Mapping[str, Any], where: str, decode: Callable[[Mapping[str, Any]], Episode]) -> Completion:
+def _stored(record: Mapping[str, Any], place: str, decode: Callable[[Mapping[str, Any]], Episode]) -> Completion:
     try:
         completion = completion_of(decode(record))
     except (ValueError, TypeError, KeyError) as error:
-        raise StorageError(f"{where} cannot be read as an episode ({type(error).__name__}: {error})") from error
+        raise StorageError(f"{place} cannot be read as an episode ({type(error).__name__}: {error})") from error
     return replace(completion, chat=any(map(_is_chat, completion.columns.values())))
 
 
-def _completion(record: Mapping[str, Any], where: str) -> Completion:
-    answered: Any = record.get("completion")
-    asked: Any = record.get("prompt") or record.get("question") or ""
-    text = completion_text(answered) if _is_chat(answered) else answered
-    if not isinstance(text, str):
-        raise StorageError(f"{where} has no text under 'completion'; it has {', '.join(record) or 'nothing'}")
-    system = ""
-    if chat := _is_chat(asked):
-        system = next((str(each["content"]) for each in asked if each["role"] == "system"), "")
-        asked = completion_text(asked)
-    return Completion(
-        prompt=asked,
-        completion=text,
-        system_prompt=record.get("system_prompt") or system,
-        columns={key: cell for key, cell in record.items() if key not in ("prompt", "completion", "system_prompt")},
-        chat=chat or _is_chat(answered),
-    )
+def _completion(record: Mapping[str, Any], place: str) -> Completion:
+    completion: Any = record.get("completion")
+    prompt: Any = record.get("prompt") or record.get("question") or ""
+    system = record.get("system_prompt") or ""
+    chat = _is_chat(prompt) or _is_chat(completion)
+    if _is_chat(completion):
+        completion = completion_text(completion)
+    if not isinstance(completion, str):
+        raise StorageError(f"{place} has no text under 'completion'; it has {', '.join(record) or 'nothing'}")
+    if _is_chat(prompt):
+        contents = [str(message["content"]) for message in prompt if message["role"] == "system"]
+        system = system or next(iter(contents), "")
+        prompt = completion_text(prompt)
+    columns = {name: cell for name, cell in record.items() if name not in ("prompt", "completion", "system_prompt")}
+    return Completion(prompt=prompt, completion=completion, system_prompt=system, columns=columns, chat=chat)
 
 
 def _is_chat(cell: Any) -> bool:
-    messages = cell if isinstance(cell, list) else []
-    return bool(messages) and all(isinstance(each, Mapping) and {"role", "content"} <= each.keys() for each in messages)
+    messages = cast(list[Any], cell) if isinstance(cell, list) else []
+    return bool(messages) and all(map(_is_message, messages))
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"role", "content"} <= cast(Mapping[str, Any], value).keys()
 
 
 def try_line(rewards: Rewards, completion: Completion) -> str:
     """The command line that scores one completion again; empty if a function has no name that a command line can give."""
-    named = [_named(function, rewards.weights[name]) for name, function in rewards.functions.items()]
+    names = [_name(function) for function in rewards.functions.values()]
     row = {"prompt": completion.prompt, **completion.columns, "completion": completion.completion}
     try:
-        said = json.dumps(row, ensure_ascii=False)
+        line = json.dumps(row, ensure_ascii=False)
     except (TypeError, ValueError):  # a column that JSON cannot hold
         return ""
-    options = " ".join(f"--reward {shlex.quote(each)}" for each in named)
-    return f"echo {shlex.quote(said)} | gradus rewards try - {options}" if all(named) else ""
-
-
-def _named(function: Callable[..., Any], weight: float) -> str:
-    """A reward as ``--reward`` takes it: a built-in, or file.py:function; empty for one that is not found in a file under its name."""
-    function, times = inspect.unwrap(function), "" if weight == 1.0 else f"={weight:g}"
-    if (built_in := next((name for name, each in BUILT_IN.items() if each is function), None)) is not None:
-        return f"{built_in}{times}"
-    name, file = getattr(function, "__name__", ""), getattr(getattr(function, "__code__", None), "co_filename", "")
-    if not name.isidentifier() or function.__qualname__ != name or not Path(file).is_file():
+    if not all(names):
         return ""
-    place = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
-    return f"{place}:{name}{times}"
+    weights = ["" if weight == 1.0 else f"={weight:g}" for weight in rewards.weights.values()]
+    options = [f"--reward {shlex.quote(name + weight)}" for name, weight in zip(names, weights, strict=True)]
+    return f"echo {shlex.quote(line)} | gradus rewards try - {' '.join(options)}"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """A reward as ``--reward`` takes it: a built-in, or file.py:function; empty for one that is not defined in a file under its name."""
+    function = inspect.unwrap(function)
+    for name, built_in in BUILT_IN.items():
+        if built_in is function:
+            return name
+    name = getattr(function, "__name__", "")
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    is_in_file = name.isidentifier() and function.__qualname__ == name and Path(file).is_file()
+    if not is_in_file:
+        return ""
+    path = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+    return f"{path}:{name}"
