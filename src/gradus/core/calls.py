@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from gradus.core.records import Message, Span, ToolCall
 
+Json = Mapping[str, Any]
 _TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
 
 
@@ -41,30 +42,30 @@ def blank_thoughts(text: str) -> str:
     >>> blank_thoughts("<think>4?</think>5")
     '                 5'
     """
-    kept = [" "] * len(text)
+    characters = [" "] * len(text)
     for start, end in _spoken(text):
-        kept[start:end] = text[start:end]
-    return "".join(kept)
+        characters[start:end] = text[start:end]
+    return "".join(characters)
 
 
 def _spoken(text: str) -> list[tuple[int, int]]:
     """Return the stretches of a text that are said aloud."""
-    kept: list[tuple[int, int]] = []
-    opened: str | None = None
+    stretches: list[tuple[int, int]] = []
+    thought: str | None = None  # the tag of the thought that the text is in
     start = 0  # of what is said aloud
     for tag in _TAG.finditer(text):
         closing, name = tag[1] == "/", tag[2].lower()
-        if opened is None and not closing:
-            kept.append((start, tag.start()))
-            opened = name
-        elif closing and opened in (name, None):
-            if opened is None:  # some chat templates open the thought
-                kept.clear()
-            opened, start = None, tag.end()
-    return kept if opened is not None else [*kept, (start, len(text))]
+        if thought is None and not closing:
+            stretches.append((start, tag.start()))
+            thought = name
+        elif closing and thought in (name, None):
+            if thought is None:  # some chat templates open the thought
+                stretches.clear()
+            thought, start = None, tag.end()
+    return stretches if thought is not None else [*stretches, (start, len(text))]
 
 
-def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+def read_message(text: str, form: str | None = None, tools: Sequence[Json] = ()) -> Message:
     """Return an assistant's answer with its calls, in one form or in any. ``tools``: schemas, which say what ``xml``'s values are.
 
     >>> read_message('let me see\\n{"name": "add", "arguments": {"a": 1}}').calls[0].arguments
@@ -82,10 +83,13 @@ def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str
 
 def none_carried_out(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], str]:
     """Return the calls of an answer of which one cannot be read, the others refused; and what the model is told."""
-    error = next(call.error for call in calls if call.fault == "malformed")
     why = "not carried out, because another call of this answer cannot be read"
     refused = tuple(call if call.fault else replace(call, fault="refused", error=why) for call in calls)
-    return refused, f"Error: {error}" + ("; no call of this answer was carried out" if len(calls) > 1 else "")
+    error = next(call.error for call in calls if call.fault == "malformed")
+    message = f"Error: {error}"
+    if len(calls) > 1:
+        message += "; no call of this answer was carried out"
+    return refused, message
 
 
 def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
@@ -108,28 +112,35 @@ def write_calls(calls: Sequence[ToolCall]) -> str:
     >>> write_calls([ToolCall(name="add", arguments={"a": 1})])
     '{"name": "add", "arguments": {"a": 1}}'
     """
-    return "\n".join(
-        json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False) for call in calls
-    )
+    records = [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]
+    return "\n".join(json.dumps(record, ensure_ascii=False) for record in records)
 
 
-def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
+def _typed(call: ToolCall, tools: Sequence[Json]) -> ToolCall:
     """Return a call whose values came as texts, read by the types of the tool's schema."""
-    functions: list[Mapping[str, Any]] = [tool.get("function", tool) for tool in tools]
-    schemas: list[Mapping[str, Any]] = [f.get("parameters") or {} for f in functions if f.get("name") == call.name]
-    schema: Mapping[str, Any] = schemas[0] if schemas else {}
-    properties: Mapping[str, Mapping[str, Any] | None] = schema.get("properties") or {}
+    properties: Json = {}
+    for tool in tools:
+        function: Json = tool.get("function", tool)
+        if function.get("name") == call.name:
+            schema: Json = function.get("parameters") or {}
+            properties = schema.get("properties") or {}
+            break
     arguments = {key: _typed_value(value, _kinds(properties.get(key))) for key, value in call.arguments.items()}
     return replace(call, arguments=arguments)
 
 
-def _kinds(schema: Mapping[str, Any] | None) -> set[str]:
+def _kinds(schema: Json | None) -> set[str]:
     """Return the types that a schema allows; none if it does not say."""
     if not isinstance(schema, Mapping):  # true allows all
         return set()
-    named: str | Sequence[str] = schema.get("type") or ()
-    choices: list[Mapping[str, Any]] = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
-    return {named} if isinstance(named, str) else set(named).union(*map(_kinds, choices))
+    kind: str | Sequence[str] = schema.get("type") or ()
+    if isinstance(kind, str):
+        return {kind}
+    choices: list[Json] = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    return set(kind).union(*map(_kinds, choices))
+
+
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _typed_value(text: str, kinds: set[str]) -> Any:
@@ -137,7 +148,7 @@ def _typed_value(text: str, kinds: set[str]) -> Any:
     if not kinds or "string" in kinds:
         return text
     try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+        return json.loads(_PYTHON_WORDS.get(text, text))
     except (ValueError, RecursionError):
         return text  # the check of arguments says what was expected
 
@@ -185,12 +196,16 @@ def _bad(start: int, end: int, error: _Malformed) -> ToolCall:
 _BEGIN = re.compile(r"^[ \t]*+(`?(?:<\|python_tag\|>\s*+)?(?:\[\s*+)?)(?=\{)", re.MULTILINE)
 _BETWEEN = re.compile(r"[\s,;\]]*")
 _FENCE = re.compile(r"`{1,3}\s*\Z")
+_BEGINS_WITH_NAME = re.compile(r"\{\s*\"?'?name\b")
+_ARGUMENTS = re.compile(r"\"(arguments|parameters)\"")
 
 
 def _read_json(text: str) -> Iterator[ToolCall]:
     """Read objects with a name and arguments, or a name alone, at the end of an answer; other objects are not calls."""
     begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
-    first, at = (begin.start(1), begin.end()) if begin is not None else (0, len(text))
+    if begin is None:
+        return
+    first, at = begin.start(1), begin.end()
     while at < len(text) and not _FENCE.match(text, at):
         end = len(text)
         try:
@@ -209,10 +224,7 @@ def _is_call(text: str) -> bool:
     try:
         value, _ = _decoded(text, 0)
     except _Malformed:
-        return (
-            re.match(r"\{\s*\"?'?name\b", text) is not None
-            or re.search(r"\"(arguments|parameters)\"", text) is not None
-        )
+        return _BEGINS_WITH_NAME.match(text) is not None or _ARGUMENTS.search(text) is not None
     keys = set(cast(dict[str, Any], value))
     return keys == {"name"} or bool({"arguments", "parameters"} & keys)
 
@@ -224,13 +236,14 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.D
 
 def _read_tagged(text: str, read: Callable[[str], ToolCall]) -> Iterator[ToolCall]:
     """Read calls between two marks. ``read`` gets what stands between them."""
-    for found in _TAGGED.finditer(text):
+    for match in _TAGGED.finditer(text):
+        start, end = match.span()
         try:
-            if not found[2]:
+            if not match[2]:
                 raise _Malformed("expected </tool_call> behind the call")
-            yield replace(read(found[1].strip()), start=found.start(), end=found.end())
+            yield replace(read(match[1].strip()), start=start, end=end)
         except _Malformed as error:
-            yield _bad(found.start(), found.end(), error)
+            yield _bad(start, end, error)
 
 
 def _hermes_call(inside: str) -> ToolCall:
@@ -244,7 +257,7 @@ def _xml_call(inside: str) -> ToolCall:
     function = _FUNCTION.fullmatch(inside)
     if function is None or _PARAMETER.sub("", function[2]).strip():
         raise _Malformed(f"expected <function=NAME>, parameters and </function> in the call, got {inside[:60]!r}")
-    return ToolCall(name=function[1], arguments={each[1]: each[2] for each in _PARAMETER.finditer(function[2])})
+    return ToolCall(name=function[1], arguments=dict(_PARAMETER.findall(function[2])))
 
 
 FORMS: Mapping[str, Callable[[str], Iterator[ToolCall]]] = {

@@ -70,8 +70,8 @@ NEEDS_TRAINING = "local models and training need torch, which is not installed; 
 def require_training() -> None:
     """Raises ConfigError if torch is not installed: the base install audits, evaluates and reports, and trains nothing."""
     try:
-        there = find_spec("torch") is not None
+        spec = find_spec("torch")
     except ModuleNotFoundError:
-        there = False
-    if not there:
+        spec = None
+    if spec is None:
         raise ConfigError(NEEDS_TRAINING)

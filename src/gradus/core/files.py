@@ -20,8 +20,9 @@ from typing import Any, cast
 from gradus.core.errors import ConfigError, StorageError
 
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
-_PLACES = (".", "checkpoints", "episodes", "teach", "eval", "report",
-           *(f"{stage}{place}" for stage in ("sft", "distill", "grpo") for place in ("", "/checkpoints", "/episodes")))  # fmt: skip
+_STAGES = ("sft", "distill", "grpo")
+_FOLDERS = (".", "checkpoints", "episodes", "teach", "eval", "report", *_STAGES,
+            *(f"{stage}/{name}" for stage in _STAGES for name in ("checkpoints", "episodes")))  # fmt: skip
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9_]{8}\.part|\.(model|best|final|step-\d+)\.(tmp|old)")
 _LEVEL = 3  # of gzip: episodes come down to an eighth; level 6 takes three times as long for a tenth
 _SUMS = "SHA256SUMS"  # as `sha256sum --check` reads it
@@ -58,12 +59,14 @@ def replacing(path: Path) -> Generator[Path]:
 
 def check_file_can_be_written(path: Path) -> None:
     """Raise StorageError for a file that could not be written later, when the work for it is done."""
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     if path.is_dir():
         raise StorageError(f"could not write {path}: it is a folder; name a file")
-    if (there.is_file() and there != path.absolute()) or not os.access(there, os.W_OK):
+    path = path.absolute()
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    is_under_a_file = nearest.is_file() and nearest != path
+    if is_under_a_file or not os.access(nearest, os.W_OK):
         raise StorageError(
-            f"could not write {path}: {there} is not a folder, or cannot be written; choose another place"
+            f"could not write {path}: {nearest} is not a folder, or cannot be written; choose another place"
         )
 
 
@@ -128,13 +131,15 @@ def _named(path: Path) -> Path:
 
 def clear_half_written(folder: Path) -> None:
     """Remove what killed processes had begun to write in a run folder that is locked for this one, and put back what they had put aside."""
-    half = [path for place in _PLACES for path in (folder / place).glob(".*") if _HALF_WRITTEN.fullmatch(path.name)]
-    for path in half:
-        place = path.with_name(path.name[1:-4])
+    hidden = [path for name in _FOLDERS for path in (folder / name).glob(".*")]
+    for path in hidden:
+        if not _HALF_WRITTEN.fullmatch(path.name):
+            continue
+        target = path.with_name(path.name[1:-4])
         if path.is_file():
             path.unlink(missing_ok=True)
-        elif path.name.endswith(".old") and not place.exists():
-            os.replace(path, place)
+        elif path.name.endswith(".old") and not target.exists():
+            os.replace(path, target)
         else:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -225,7 +230,7 @@ def unreadable(path: Path, error: Exception) -> StorageError:
 
 def similar_file(path: Path) -> str:
     """Return a suggestion to put behind the name of a file that is not there, or nothing if no file beside it has nearly that name."""
-    names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    names = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, names, n=1, cutoff=0.7)
     return f", did you mean {path.with_name(close[0])}?" if close else ""
 
@@ -279,8 +284,8 @@ def check_checksums(folder: Path) -> None:
         return
     try:
         lines = (folder / _SUMS).read_text(encoding="utf-8").splitlines()
-        stored = [line.split("  ", 1) for line in lines]
-        damaged = [name for known, name in stored if name != _CARD and digest(folder / name) != known]
+        sums = [line.split("  ", 1) for line in lines]
+        damaged = [name for stored, name in sums if name != _CARD and digest(folder / name) != stored]
     except (OSError, ValueError) as error:
         raise StorageError(f"{folder} is damaged: it cannot be compared with its {_SUMS} ({error})") from error
     if damaged:

@@ -60,14 +60,15 @@ def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
         return call()  # the timer of a call around this one ends it earlier
     before = signal.signal(signal.SIGALRM, _ring)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    outer, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)  # of a call around this one, 0 without one
     began = time.monotonic()
     try:
         return call()
     except _TimeIsUp as ended:
         raise out_of_time(what, seconds, str(ended)) from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left and max(left - (time.monotonic() - began), 0.001), interval)
+        remaining = outer - (time.monotonic() - began)
+        signal.setitimer(signal.ITIMER_REAL, max(remaining, 0.001) if outer else 0.0, interval)
         signal.signal(signal.SIGALRM, before)
 
 

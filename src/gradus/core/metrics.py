@@ -129,7 +129,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """
     records = read_json_lines(path, growing=True)
     for number, record in enumerate(records, start=1):
-        if (kind := str(record.get("kind"))) in KINDS:
+        kind = str(record.get("kind"))
+        if kind in KINDS:
             checked(record, KINDS[kind], f"{path} record {number}", partial=True)
     return records
 
@@ -137,7 +138,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def metrics_files(run: Path | str) -> list[Path]:
     """Return the metrics files of a run folder (SFT's first, then GRPO's), of a stage's folder, or the one file that was named."""
     path = Path(run)
-    return [path] if path.is_file() else [path / place for place in METRICS_FILES if (path / place).is_file()]
+    return [path] if path.is_file() else [path / name for name in METRICS_FILES if (path / name).is_file()]
 
 
 def read_metrics(run: Path | str) -> list[dict[str, Any]]:

@@ -42,8 +42,9 @@ def import_object(name: str, kind: str) -> Any:
     """
     module_name, separator, attribute = name.rpartition(":")
     in_file = module_name.endswith(".py")
-    relative = module_name.startswith(".") and not in_file  # no package here that it could be relative to
-    if not separator or not module_name or not attribute or relative or "\0" in name:
+    is_relative = module_name.startswith(".") and not in_file  # no package here that it could be relative to
+    is_complete = bool(separator and module_name and attribute)
+    if is_relative or not is_complete or "\0" in name:
         raise ConfigError(f"{kind} {name!r} should be module:attribute or FILE.py:NAME")
     module = import_file(module_name, kind) if in_file else _module(module_name, kind)
     if not hasattr(module, attribute):
@@ -96,8 +97,10 @@ def _module(name: str, kind: str) -> ModuleType:
 def _broken(name: str, kind: str, error: BaseException) -> ConfigError:
     """Return the error for code of a user that raised while it was imported, with the place."""
     last = extract_tb(error.__traceback__)[-1]
-    place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
-    return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{place}; mend it there")
+    where = f" ({Path(last.filename).name}, line {last.lineno})"
+    if isinstance(error, SyntaxError):  # its own text has the line
+        where = ""
+    return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{where}; mend it there")
 
 
 def import_file(name: str, kind: str) -> ModuleType:
@@ -129,15 +132,17 @@ def import_file(name: str, kind: str) -> ModuleType:
 
 def file_sources(module: str) -> dict[str, str]:
     """Return the digests of ``FILE.py``, or of an imported module, and of the files of the user that it imports."""
-    place = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
-    if not place:
+    is_file = module.endswith(".py")
+    file = module if is_file else getattr(sys.modules.get(module), "__file__", None)
+    if not file:
         return {}
-    path = Path(place).expanduser().absolute()
-    depth = 1 if module.endswith(".py") else module.count(".") + 1 + (path.name == "__init__.py")
+    path = Path(file).expanduser().absolute()
+    depth = 1 if is_file else module.count(".") + 1 + (path.name == "__init__.py")
     root = path.parents[min(depth, len(path.parents)) - 1]
+    name = path.name if is_file else module
     try:
-        sources = {f"code of {path.name if module.endswith('.py') else module}": digest(path)}
-        return sources | {f"code of {name}": digest(each) for name, each in imported_files(path, root).items()}
+        files = {name: path, **imported_files(path, root)}
+        return {f"code of {name}": digest(file) for name, file in files.items()}
     except OSError:
         return {}
 

@@ -44,6 +44,8 @@ def beginning(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _picture(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return chr(_PICTURES + code) if code < 0x20 else "␡" if code == 0x7F else "\ufffd"
+def _picture(control: re.Match[str]) -> str:
+    code = ord(control[0])
+    if code < 0x20:
+        return chr(_PICTURES + code)
+    return "␡" if code == 0x7F else "\ufffd"

@@ -242,17 +242,19 @@ class Reward:
     components: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     terms: tuple[tuple[RewardTerm, ...], ...] = ()
     error: str | None = None
-    metrics: Mapping[str, float | None] = field(
-        default_factory=dict[str, float | None]
-    )  # further figures, for the episode's metrics
-    extras: Mapping[str, Any] = field(
-        default_factory=dict[str, Any]
-    )  # what reward functions gave to log_extra, JSON values
+    # Further figures, for the episode's metrics.
+    metrics: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
+    # What reward functions gave to log_extra, JSON values.
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def turn_rewards(self) -> tuple[float, ...]:
         """The sum of the terms of each turn, (K,)."""
-        return tuple(fsum(term.value for term in turn) for turn in self.terms)
+        return tuple(map(_sum_of, self.terms))
+
+
+def _sum_of(terms: Sequence[RewardTerm]) -> float:
+    return fsum(term.value for term in terms)
 
 
 @dataclass(frozen=True, kw_only=True)

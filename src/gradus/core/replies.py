@@ -44,11 +44,13 @@ def read_reply(raw: object) -> ChatReply | None:
 
 def tokens_used(raw: object) -> tuple[int, int] | None:
     """Return the tokens of prompt and answer that a reply was charged for; None if it does not say them."""
-    said = getattr(raw, "usage", None)
-    counts = [getattr(said, name, None) for name in ("prompt_tokens", "completion_tokens")]
-    if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
-        return counts[0], counts[1]  # pyright: ignore[reportReturnType]
-    return None
+    usage = getattr(raw, "usage", None)
+    prompt, completion = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    if type(prompt) is not int or type(completion) is not int:
+        return None
+    if not (0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS):
+        return None
+    return prompt, completion
 
 
 def bounded_client(**settings: Any) -> httpx2.AsyncClient:
@@ -70,10 +72,10 @@ class _Bounded(httpx.AsyncByteStream, httpx2.AsyncByteStream):
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = LARGEST
+        size = 0
         async for chunk in self._stream:
-            left -= len(chunk)
-            if left < 0:
+            size += len(chunk)
+            if size > LARGEST:
                 raise httpx2.ReadError(f"the reply has more than {LARGEST} bytes")
             yield chunk
 

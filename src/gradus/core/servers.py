@@ -60,14 +60,12 @@ class ChatOptions:
 
     def _learn(self, sent: Mapping[str, Any], refusal: Exception) -> bool:
         """Return True if ``refusal`` names an option of ``sent`` that :meth:`_accepted` now gives otherwise: ask again then."""
-        said = str(
-            getattr(refusal, "body", None) or refusal
-        )  # all that the server answered; the exception's own text has the message alone
-        unsupported = re.search(_UNSUPPORTED, said, re.IGNORECASE) is not None
-        renamed = {old: new for old, new in _RENAMED.items() if old in sent and new in said}
-        left_out = {
-            name for name in _MAY_BE_LEFT_OUT if unsupported and name in sent and re.search(rf"\b{name}\b", said)
-        }
+        # All that the server answered; the exception's own text has the message alone.
+        answer = str(getattr(refusal, "body", None) or refusal)
+        renamed = {old: new for old, new in _RENAMED.items() if old in sent and new in answer}
+        named = {name for name in _MAY_BE_LEFT_OUT if re.search(rf"\b{name}\b", answer)}
+        unsupported = re.search(_UNSUPPORTED, answer, re.IGNORECASE)
+        left_out = named & sent.keys() if unsupported else set[str]()
         for name in left_out - self._left_out:
             print(f"warning: {self._model} does not support this {name}; it is asked without one", file=sys.stderr)
         self._renamed |= renamed

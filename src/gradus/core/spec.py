@@ -41,8 +41,8 @@ class Grader:
 
     def rewards(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compute the rewards of the episodes."""
-        given = self.entries(self.ask(episodes), episodes)
-        return [self.reward_of(each, episode) for each, episode in zip(given, episodes, strict=True)]
+        entries = self.entries(self.ask(episodes), episodes)
+        return [self.reward_of(entry, episode) for entry, episode in zip(entries, episodes, strict=True)]
 
     def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
         """Call :attr:`compute`, and wait if it is a coroutine."""
@@ -52,16 +52,16 @@ class Grader:
     def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:
         """Return the entries of :attr:`compute` as a list. Raises GradingError unless each episode has one."""
         try:
-            given = list(entries)
+            rewards = list(entries)
         except TypeError:
             raise GradingError(
                 f"grader {self.name!r} returned a {type(entries).__name__}; expected a list with a reward per episode"
             ) from None
-        if len(given) != len(episodes):
+        if len(rewards) != len(episodes):
             raise GradingError(
-                f"grader {self.name!r} gave {len(given)} rewards for {len(episodes)} episodes; expected one each, in order"
+                f"grader {self.name!r} gave {len(rewards)} rewards for {len(episodes)} episodes; expected one each, in order"
             )
-        return given
+        return rewards
 
     def reward_of(self, number: Any, episode: Episode) -> Reward:
         """Turn one entry into a reward; a number becomes one term at the last turn. Raises GradingError for anything else."""
@@ -286,23 +286,21 @@ class EnvironmentSpec:
             raise ConfigError(
                 f"unknown condition {condition!r} for {self.name}; it has {', '.join(self.conditions)}, or all"
             )
-        chosen = self.conditions[condition]
-        if episodes is not None and not 1 <= episodes <= len(chosen.seeds):
+        seeds, options = self.conditions[condition].seeds, self.conditions[condition].options
+        if episodes is not None and not 1 <= episodes <= len(seeds):
             raise ConfigError(
-                f"condition {condition!r} has {len(chosen.seeds)} seeds; episodes must lie between 1 and that, got {episodes}"
+                f"condition {condition!r} has {len(seeds)} seeds; episodes must lie between 1 and that, got {episodes}"
             )
-        seeds = chosen.seeds if episodes is None else chosen.seeds[:episodes]
-        return [Task(environment=self.name, seed=seed, condition=condition, options=chosen.options) for seed in seeds]
+        seeds = seeds[:episodes]
+        return [Task(environment=self.name, seed=seed, condition=condition, options=options) for seed in seeds]
 
     def identify(self, task: Task) -> Task:
         """Return the task with its id, a hash of what it is; splits are told apart by it."""
         if task.id:
             return task
-        content = (
-            self.content(task)
-            if self.content
-            else json.dumps([task.seed, dict(task.options)], sort_keys=True, default=str)
-        )
+        content = json.dumps([task.seed, dict(task.options)], sort_keys=True, default=str)
+        if self.content:
+            content = self.content(task)
         return replace(task, id=blake2b(f"{self.name}\n{content}".encode(), digest_size=8).hexdigest())
 
     def policy(self, name: str) -> Policy:

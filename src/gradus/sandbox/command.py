@@ -75,8 +75,8 @@ def run_python(
     unsafe: bool = False,
 ) -> Finished:
     """Run Python code as :func:`run_sandboxed` does, with this interpreter and the packages that are installed beside it."""
-    given = {**(files or {}), "main.py": code}
-    return run_sandboxed([sys.executable, "main.py"], files=given, stdin=stdin, seconds=seconds, unsafe=unsafe)
+    files = {**(files or {}), "main.py": code}
+    return run_sandboxed([sys.executable, "main.py"], files=files, stdin=stdin, seconds=seconds, unsafe=unsafe)
 
 
 def run_sandboxed(
@@ -100,11 +100,12 @@ def run_sandboxed(
     """
     with ExitStack() as stack:
         inside = is_confined()
-        own = unsafe or inside  # SCRATCH is another's there
-        place = stack.enter_context(tempfile.TemporaryDirectory()) if own else SCRATCH
+        folder = SCRATCH
+        if unsafe or inside:  # SCRATCH is another's there
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
         request = {
             "command": list(command),
-            "folder": place,
+            "folder": folder,
             "files": dict(files or {}),
             "stdin": stdin,
             "only": _python_folders(),
@@ -113,7 +114,7 @@ def run_sandboxed(
             "cpu_seconds": math.ceil(seconds),
             "refused": b"" if unsafe else refused_calls(),
             "confined": not unsafe and ("inside" if inside else True),
-            "environ": {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": place},
+            "environ": {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": folder},
         }
         deadline = time.monotonic() + seconds
         run = _start(request, stack)
@@ -166,21 +167,24 @@ def _follow(run: _RunningCommand, deadline: float) -> str | None:
 
 
 def _finished(run: _RunningCommand, limit: str | None) -> Finished:
-    kind, _, said = run.texts["report"].decode().partition(" ")
+    kind, _, value = run.texts["report"].decode().partition(" ")
     if kind == "problem":
         raise OSError(
-            f"this machine allows no sandbox ({said}), so nothing was run; allow Linux user namespaces (in a "
+            f"this machine allows no sandbox ({value}), so nothing was run; allow Linux user namespaces (in a "
             "container: by its seccomp profile), or run without one on purpose (unsafe)"
         )
-    limit = said if kind == "limit" and not limit else limit
-    code = None if limit else int(said) if kind == "code" else run.process.wait()
+    if kind == "limit" and not limit:
+        limit = value
+    code = int(value) if kind == "code" else None
+    if code is None and not limit:
+        code = run.process.wait()
     if code == -signal.SIGXCPU:
-        code, limit = None, "time"
+        limit = "time"
     stdout, stderr = (run.texts[name][:_OUTPUT].decode("utf-8", "replace") for name in ("stdout", "stderr"))
-    return Finished(code=code, stdout=stdout, stderr=stderr, limit=limit)
+    return Finished(code=None if limit else code, stdout=stdout, stderr=stderr, limit=limit)
 
 
 def _python_folders() -> list[str]:
     """Return the folders of this interpreter and its packages."""
-    places = (sys.prefix, sys.base_prefix, str(Path(sys.executable).parent.parent))
-    return list(dict.fromkeys(each for place in places for each in (place, os.path.realpath(place))))
+    folders = (sys.prefix, sys.base_prefix, str(Path(sys.executable).parent.parent))
+    return list(dict.fromkeys([*folders, *map(os.path.realpath, folders)]))

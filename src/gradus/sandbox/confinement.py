@@ -111,9 +111,8 @@ def restrict(scratch: str, only: Sequence[str]) -> None:
     for path, right in allowed.items():
         if os.path.exists(path):
             handle = os.open(path, os.O_PATH)
-            _checked(
-                _libc.syscall(_ADD_RULE, rules, _BENEATH, struct.pack("=Qi", right, handle), 0), f"Landlock {path}"
-            )
+            rule = struct.pack("=Qi", right, handle)
+            _checked(_libc.syscall(_ADD_RULE, rules, _BENEATH, rule, 0), f"Landlock {path}")
             os.close(handle)
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
     _checked(_libc.syscall(_RESTRICT, rules, 0), "Landlock")
@@ -140,12 +139,12 @@ def _leave_namespaces() -> bool:
     return False
 
 
-def _close_files(kept: set[int]) -> None:
+def _close_files(open_files: set[int]) -> None:
     """Close what is open, and read from nothing."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if number and number not in kept:
+        if number and number not in open_files:
             with suppress(OSError):
                 os.close(number)
 
@@ -187,15 +186,15 @@ def _bring_back(path: str, handle: int) -> None:
 
 def _drop_rights(change_user: bool) -> None:
     """Give up all capabilities for good, root's name too if ``change_user``, and end when the parent ends."""
-    own = _OWN_USERS + int.from_bytes(os.urandom(3), "little")
+    user = _OWN_USERS + int.from_bytes(os.urandom(3), "little")
     if change_user:
         os.setgroups([])
-        os.setresgid(own, own, own)
+        os.setresgid(user, user, user)
     capability = 0
     while _libc.prctl(_DROP_BOUND, capability, 0, 0, 0) == 0:
         capability += 1
     if change_user:
-        os.setresuid(own, own, own)
+        os.setresuid(user, user, user)
     header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
     _checked(_libc.capset(header, none), "capset")
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
@@ -205,13 +204,17 @@ def _drop_rights(change_user: bool) -> None:
 def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
     """Be the first process inside: when it ends, all end. It ends with ``child``, or if they are too many or too big."""
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
-    own, page = _resident("self"), resource.getpagesize()
+    baseline, page = _resident("self"), resource.getpagesize()
     while True:
         signal.sigtimedwait({signal.SIGCHLD}, _POLL)
         ended, status = _reap(child)
-        others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-        used = page * sum(max(_resident(name) - own, 0) for name in others)
-        limit = "processes" if len(others) > processes else "memory" if used > memory else None
+        running = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+        used = page * sum(max(_resident(name) - baseline, 0) for name in running)
+        limit = None
+        if len(running) > processes:
+            limit = "processes"
+        elif used > memory:
+            limit = "memory"
         if limit or ended:
             code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             if report is not None:
@@ -263,9 +266,10 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
     _checked(_libc.mount(*arguments), f"mount {target}")
 
 
-def _set_attributes(path: str, given: int, taken: int, flags: int = 0) -> None:
-    attributes = struct.pack("QQQQ", given, taken, 0, 0)
-    _checked(_libc.syscall(_MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes)), "mount_setattr")
+def _set_attributes(path: str, added: int, removed: int, flags: int = 0) -> None:
+    attributes = struct.pack("QQQQ", added, removed, 0, 0)
+    result = _libc.syscall(_MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes))
+    _checked(result, "mount_setattr")
 
 
 def _end_as(status: int) -> None:

@@ -32,21 +32,23 @@ def collect_rarely() -> None:
 
 def start_child(
     target: str,
-    told: Any,
+    argument: Any,
     *,
     threads: int | None = None,
     hash_seed: int | None = None,
     log: Path | None = None,
 ) -> subprocess.Popen[str]:
-    """Start a process that calls ``target`` (``module:function``) with ``told``, a JSON value.
+    """Start a process that calls ``target`` (``module:function``) with ``argument``, a JSON value.
 
     What it prints goes to ``stdout``, or to the file ``log``. A GradusError becomes its last line, and code 3. ``threads``: of its
     matrix products. ``hash_seed``: of its PYTHONHASHSEED.
     """
-    message = {"target": target, "told": told, "path": sys.path}
-    line = json.dumps(message) + "\n"
-    limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    hashes = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    line = json.dumps({"target": target, "argument": argument, "path": sys.path}) + "\n"
+    environ = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    if threads is not None:
+        environ |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if hash_seed is not None:
+        environ["PYTHONHASHSEED"] = str(hash_seed)
     with ExitStack() as stack:
         process = subprocess.Popen(
             [sys.executable, "-P", "-u", "-c", _CALL],  # -P: no file of the working folder stands before Python's own
@@ -54,7 +56,7 @@ def start_child(
             stdout=subprocess.PIPE if log is None else stack.enter_context(log.open("wb")),
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            env={**os.environ, **limited, **hashes, "PYTHONIOENCODING": "utf-8"},
+            env=environ,
             start_new_session=True,
         )
     assert process.stdin is not None
@@ -71,7 +73,7 @@ def main() -> None:
     collect_rarely()
     module, _, name = message["target"].partition(":")
     try:
-        getattr(import_module(module), name)(message["told"])
+        getattr(import_module(module), name)(message["argument"])
     except GradusError as error:
         print(f"{type(error).__name__}: {' '.join(str(error).split())}")
         sys.exit(3)

@@ -44,9 +44,10 @@ def refused_calls() -> bytes:
     context = ctypes.c_void_p(library.seccomp_init(_ALLOW))
     for name, error, condition in _RULES:
         number = library.seccomp_syscall_resolve_name(name.encode())
-        if number >= 0:  # this kernel's architecture and this library know it
-            given = struct.pack("IiQQ", *condition) if condition else None
-            library.seccomp_rule_add_array(context, _FAIL_WITH | error, number, int(bool(condition)), given)
+        if number < 0:  # this kernel's architecture or this library does not know it
+            continue
+        conditions = [struct.pack("IiQQ", *condition)] if condition else []
+        library.seccomp_rule_add_array(context, _FAIL_WITH | error, number, len(conditions), b"".join(conditions))
     with tempfile.TemporaryFile() as file:
         library.seccomp_export_bpf(context, file.fileno())
         library.seccomp_release(context)

@@ -78,13 +78,13 @@ class Worker:
     def start(self) -> None:
         """Start now instead of with the first call. Raises WorkerError with what the script raised."""
         with self._lock:
-            self._running()
+            self._start()
 
     def call(self, method: str, **params: Any) -> Any:
         """Return the handler's result. Raises WorkerError if it raised, WorkerLimit if it was cut off."""
         request = {"method": method, "params": params, "cpu_seconds": self._cpu_seconds}
         with self._lock:
-            self._running()
+            self._start()
             return self._reply(request, 12 * self._cpu_seconds, self._cpu_seconds)
 
     def close(self) -> None:
@@ -92,8 +92,13 @@ class Worker:
         with self._lock:
             self._end()
 
-    def _running(self) -> None:
-        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
+    def _is_running(self) -> bool:
+        if self._process is None or self._owner != os.getpid():
+            return False
+        return self._process.poll() is None
+
+    def _start(self) -> None:
+        if self._is_running():
             return
         self._end()
         self._owner = os.getpid()
