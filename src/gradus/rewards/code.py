@@ -150,11 +150,11 @@ def _split(call: Any, expected: Any) -> tuple[Any, Any]:
     """
     if expected is True:
         with suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-            match ast.parse(call, mode="eval").body:
-                case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                    value = ast.literal_eval(right)
-                    json.dumps(value, default=_plain)
-                    return ast.unparse(left), value
+            comparison = ast.parse(call, mode="eval").body
+            if isinstance(comparison, ast.Compare) and list(map(type, comparison.ops)) == [ast.Eq]:
+                value = ast.literal_eval(comparison.comparators[0])
+                json.dumps(value, default=_plain)
+                return ast.unparse(comparison.left), value
     return call, expected
 
 
@@ -185,14 +185,14 @@ def _same_value(line: str, expected: Any) -> bool:
 
 def _equal(value: Any, expected: Any) -> bool:
     """Says whether two JSON values are equal, true and 1 not; numbers are close if one of them is a float."""
-    types = {type(value), type(expected)}
+    types: set[type] = {type(value), type(expected)}
     if float in types and types <= {int, float}:
         is_close = math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9)  # by equality if one is infinite
         return is_close or (math.isnan(value) and math.isnan(expected))
     if len(types) > 1:
         return False
-    if isinstance(value, list):
+    if types == {list}:
         return len(value) == len(expected) and all(map(_equal, value, expected))
-    if isinstance(value, dict):
+    if types == {dict}:
         return value.keys() == expected.keys() and all(map(_equal, value.values(), map(expected.get, value)))
     return value == expected

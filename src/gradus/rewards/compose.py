@@ -27,7 +27,8 @@ from gradus.core.waiting import settled
 from gradus.rewards.conventions import as_trl
 
 Messages = list[dict[str, Any]]
-RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[float | None]]"]
+Values = Sequence[float | None]
+RewardFunction = Callable[..., Values | Awaitable[Values]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +148,8 @@ class Rewards:
         self.functions: dict[str, RewardFunction] = {}
         self.weights: dict[str, float] = {}
         for entry in functions:
-            function, weight = entry if isinstance(entry, tuple) else (entry, 1.0)
-            self._add(function, float(weight))
+            pair = entry if isinstance(entry, tuple) else (entry, 1.0)
+            self._add(*pair)
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
@@ -165,7 +166,7 @@ class Rewards:
         if not math.isfinite(weight):
             raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
         self.functions[name] = as_trl(function)
-        self.weights[name] = weight
+        self.weights[name] = float(weight)
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -265,9 +266,8 @@ class Rewards:
         arguments["log_metric"] = log.metric
 
         parameters = inspect.signature(function).parameters.values()
-        missing = [
-            parameter.name for parameter in parameters if _is_needed(parameter) and parameter.name not in arguments
-        ]
+        needed = [parameter.name for parameter in parameters if _is_needed(parameter)]
+        missing = [name for name in needed if name not in arguments]
         if missing:
             names = ", ".join(columns) or "none"
             raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {names}")
@@ -281,9 +281,12 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
     return by_name and parameter.default is inspect.Parameter.empty
 
 
+_CHANGEABLE: tuple[type[Any], ...] = (list, dict, set)
+
+
 def copied_cell(cell: Any) -> Any:
     """Copies a cell of a row for one call: a function that changes a list, dict or set must not change the row."""
-    return copy.deepcopy(cell) if isinstance(cell, list | dict | set) else cell
+    return copy.deepcopy(cell) if isinstance(cell, _CHANGEABLE) else cell
 
 
 def reward_name(function: RewardFunction) -> str:
@@ -328,8 +331,9 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 def _outcomes(values: Any, rows: int) -> list[_Outcome]:
     """Returns one outcome for each row. Raises ValueError unless there is a number, None or an exception for each."""
-    if isinstance(values, Mapping | str | set) or not isinstance(values, Iterable):  # of keys or characters
-        raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
+    is_list = isinstance(values, Iterable) and not isinstance(values, Mapping | str | set)  # of keys or characters
+    if not is_list:
+        raise ValueError(f"returned a {type(cast(Any, values)).__name__}; return a list with one reward per completion")
     rewards = list(cast(Iterable[Any], values))
     if len(rewards) != rows:
         raise WrongCount(f"returned {len(rewards)} rewards for {rows} completions; return one per completion")

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
+_COLUMN: tuple[type[Any], ...] = (list, tuple)
 _EMPTY: Mapping[str, Any] = {"data_source": "", "extra_info": {}, "info": {}, "state": {}, "task": ""}
 
 
@@ -30,17 +31,16 @@ def as_trl(function: Callable[..., Any]) -> Callable[..., Any]:
 class OneByOne:
     """A function of one completion, called for each. It can be pickled as the function can."""
 
-    __signature__ = inspect.signature(lambda prompts, completions, **columns: None)
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__wrapped__ = function  # inspect finds the source there
+        self.__signature__ = inspect.signature(self.__call__)
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
         """One reward a completion; an awaitable of them if the function is asynchronous."""
         results: list[Any] = []
-        for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            cells = {name: values[place] for name, values in columns.items() if isinstance(values, list | tuple)}
-            row = {**_EMPTY, **cells, "prompt": prompt, "completion": completion}
+        for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            cells = {name: values[number] for name, values in columns.items() if isinstance(values, _COLUMN)}
+            row: dict[str, Any] = {**_EMPTY, **cells, "prompt": prompt, "completion": completion}
             results.append(self.__wrapped__(**_arguments(self.__wrapped__, row)))
         if any(inspect.isawaitable(result) for result in results):
             return _awaited(results)

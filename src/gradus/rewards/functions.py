@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,8 +48,8 @@ def _of_text(name: str, low: float = 0.0, high: float = 1.0) -> Callable[[Callab
         def reward(prompts: Answers, completions: Answers, **columns: Any) -> list[float]:
             return [score(completion_text(completion)) for completion in completions]
 
-        update_wrapper(reward, score, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-        del reward.__wrapped__  # the signature is TRL's
+        for name_of in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(reward, name_of, getattr(score, name_of))
         return _component(name, low, high)(reward)
 
     return make

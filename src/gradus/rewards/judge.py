@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from math import fsum
 from pathlib import Path
@@ -129,7 +129,8 @@ class Judge:
         values = _values(counted)
         if len(values) == len(counted):
             return fsum(values) / len(values)
-        return next(GradingError(score.error) for score in counted if score.value is None)
+        errors = [GradingError(score.error) for score in counted if score.value is None]
+        return errors[0]
 
     async def _score(self, client: openai.AsyncOpenAI, slots: asyncio.Semaphore, row: Row, sample: int) -> Score:
         key = self._key(row, sample)
@@ -157,12 +158,10 @@ class Judge:
 
         from gradus.core.replies import UNREADABLE, read_reply, tokens_used
 
-        def create(options: dict[str, Any]) -> Any:
-            return client.chat.completions.create(model=self.model, messages=messages, **options)
-
+        create: Any = partial(client.chat.completions.create, model=self.model, messages=messages)
         options = {"seed": sample, "temperature": 0.0, "max_tokens": self.max_tokens}
         try:
-            raw = await self._options.ask(create, options)
+            raw = await self._options.ask(lambda accepted: create(**accepted), options)
         except (openai.OpenAIError, *UNREADABLE) as error:
             return Score(value=None, error=f"the judge {self.model!r} gave no answer: {error}")
         tokens, reply = tokens_used(raw), read_reply(raw)

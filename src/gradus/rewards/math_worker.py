@@ -2,6 +2,7 @@
 
 import logging
 import re
+from typing import Any
 
 from math_verify import parse, verify
 
@@ -11,12 +12,16 @@ for _name in ("math_verify.parser", "math_verify.grader"):
 
 def same(answer: str, gold: str) -> bool:
     """Reads a bare expression between dollar signs first, then the answer as it stands."""
-    gold_statement = parse(_delimited(gold), parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    gold_values = _parsed(_delimited(gold))
     for text in (_delimited(answer), answer):
-        statement = parse(text, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-        if gold_statement and statement and verify(gold_statement, statement, timeout_seconds=None):
+        values = _parsed(text)
+        if gold_values and values and verify(gold_values, values, timeout_seconds=None):
             return True
     return False
+
+
+def _parsed(text: str) -> list[Any]:
+    return parse(text, parsing_timeout=None)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
 def _delimited(text: str) -> str:

@@ -78,8 +78,10 @@ def read_completions(
     completions: list[Completion] = []
     for number, record in enumerate(records, start=1):
         place = f"completion {number} of {path}"
-        is_episode = decode is not None and record.get("turns")
-        completions.append(_stored(record, place, decode) if is_episode else _completion(record, place))
+        if decode is not None and record.get("turns"):
+            completions.append(_stored(record, place, decode))
+        else:
+            completions.append(_completion(record, place))
     return completions
 
 

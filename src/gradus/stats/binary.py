@@ -20,12 +20,17 @@ def is_constant(values: Array, scale: float = 0.0) -> bool:
     """Says whether all values are one number, to rounding. ``scale``: the largest of the numbers that they are differences of."""
     if not values.size:
         return True
-    return bool(np.ptp(values) <= max(1e-12 * max(1e-300, float(np.abs(values).max())), ROUNDING * scale))
+    size = max(1e-300, float(np.abs(values).max()))
+    return bool(np.ptp(values) <= max(1e-12 * size, ROUNDING * scale))
 
 
 def largest(*columns: Array) -> float:
     """The largest absolute value that is known, which rounding errors are measured by."""
-    return max((float(np.abs(column[np.isfinite(column)]).max(initial=0.0)) for column in columns), default=0.0)
+    largest_value = 0.0
+    for column in columns:
+        finite = np.abs(column[np.isfinite(column)])
+        largest_value = max(largest_value, float(finite.max(initial=0.0)))
+    return largest_value
 
 
 def without_rounding(difference: Array, scale: float) -> Array:
@@ -42,7 +47,9 @@ def sign_test(wins: int, losses: int) -> float:
     (0.5, 0.03125)
     """
     decided = wins + losses
-    return min(1.0, 2 * binomial_cdf(min(wins, losses), decided, 0.5)) if decided else 1.0
+    if not decided:
+        return 1.0
+    return min(1.0, 2 * binomial_cdf(min(wins, losses), decided, 0.5))
 
 
 def tango_interval(wins: int, losses: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
@@ -65,15 +72,21 @@ def _score(delta: float, wins: int, losses: int, n: int) -> float:
     a = 2.0 * n
     b = -wins - losses + (2 * n - wins + losses) * delta
     c = -losses * delta * (1 - delta)
-    lost = (np.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)  # the likeliest share of losses if delta is true
+    root = np.sqrt(max(0.0, b * b - 4 * a * c))
+    lost = (root - b) / (2 * a)  # the likeliest share of losses if delta is true
     variance = n * (2 * lost + delta * (1 - delta))
     gap = wins - losses - n * delta
-    return 0.0 if gap == 0 else float(gap / np.sqrt(max(variance, 1e-300)))
+    if gap == 0:
+        return 0.0
+    return float(gap / np.sqrt(max(variance, 1e-300)))
 
 
 def _crossing(inside: Callable[[float], bool], start: float, end: float) -> float:
     """The point between ``start`` (inside) and ``end`` where ``inside`` stops to hold, by bisection."""
     for _ in range(60):
         middle = (start + end) / 2
-        start, end = (middle, end) if inside(middle) else (start, middle)
+        if inside(middle):
+            start = middle
+        else:
+            end = middle
     return start

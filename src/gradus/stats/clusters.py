@@ -10,9 +10,11 @@ import numpy.typing as npt
 from gradus.stats.distributions import Array
 
 Labels = Sequence[str] | Sequence[int]
+Index = npt.NDArray[np.intp]  # the cluster of each value, from 0
+Values = Sequence[float | None]  # None where a value is missing
 
 
-def cluster_index(clusters: Labels | None, n: int) -> npt.NDArray[np.intp]:
+def cluster_index(clusters: Labels | None, n: int) -> Index:
     """Labels to 0, 1, ... in order of first appearance, (n,); without labels every value is its own cluster."""
     if clusters is None:
         return np.arange(n)
@@ -22,7 +24,12 @@ def cluster_index(clusters: Labels | None, n: int) -> npt.NDArray[np.intp]:
     return np.array([order.setdefault(label, len(order)) for label in clusters], dtype=np.intp)
 
 
-def standard_error(x: Array, index: npt.NDArray[np.intp]) -> tuple[float, int] | None:
+def dense(index: Index) -> Index:
+    """The same clusters, numbered without gaps."""
+    return np.unique(index, return_inverse=True)[1]
+
+
+def standard_error(x: Array, index: Index) -> tuple[float, int] | None:
     """Standard error of the mean of ``x`` (n,) and its degrees of freedom; None with fewer than two clusters.
 
     The sandwich estimate G / (G - 1) * sum_g (sum of residuals in g)^2 / n^2 with G - 1 degrees of freedom. With one value

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest, without_rounding
-from gradus.stats.clusters import Labels, cluster_index
+from gradus.stats.clusters import Index, Labels, Values, cluster_index
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 from gradus.stats.intervals import Interval, mean_interval, score_interval
 from gradus.stats.paired import Paired, paired_difference
 
-Rows = Sequence[Sequence[float | None]]  # one row a training seed, one column a task
+Rows = Sequence[Values]  # one row a training seed, one column a task
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,26 @@ class _Spread:
 
     @property
     def error(self) -> float:
-        return float(np.sqrt(sum(variance for variance, _ in self.parts)))
+        total = sum(variance for variance, _ in self.parts)
+        return float(np.sqrt(total))
 
     def half(self, tail: float) -> float:
         """Half the width of the interval that leaves ``tail`` on either side."""
-        squares = (student_quantile(1 - tail, df) ** 2 * variance for variance, df in self.parts if variance > 0)
-        return float(np.sqrt(sum(squares)))
+        square = 0.0
+        for variance, df in self.parts:
+            if variance > 0:
+                square += student_quantile(1 - tail, df) ** 2 * variance
+        return float(np.sqrt(square))
 
     def p(self, mean: float) -> float:
         """The share outside the interval that just touches 0."""
         low, high = 0.0, 0.5
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.half(middle) > abs(mean) else (low, middle)
+            if self.half(middle) > abs(mean):
+                low = middle
+            else:
+                high = middle
         return 2 * high
 
 
@@ -58,36 +65,39 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
     >>> round(interval.mean, 4), round(interval.low, 4), round(interval.high, 4)
     (2.7917, 0.3946, 5.1888)
     """
-    (given,), labels = _known([_array(values)], clusters)
-    known = given[np.isfinite(given)]
-    if not known.size:
+    (table,), labels = _usable([_array(values)], clusters)
+    defined = table[np.isfinite(table)]
+    if not defined.size:
         return Interval(mean=None, low=None, high=None, n=0)
-    table = _filled(given)
+    lacks_seeds = len(table) < min(2, len(values))
+    table = _filled(table)
     mean, n = float(table.mean()), table.shape[1]
-    lost = len(given) < min(2, len(values))
-    spread = None if lost else _spread(table, np.zeros((1, n)), labels)
-    error = 0.0 if spread is None or spread.error <= ROUNDING * largest(known) else spread.error
-    if is_binary(known) and spread is not None:
-        if error > 0:
-            size, z = mean * (1 - mean) / error**2, spread.half(0.5 - level / 2) / error
-        else:
-            size, z = _certain(n, labels, level)
-        share = score_interval(mean, size, z)
-        return Interval(mean=mean, low=share.low, high=share.high, n=n)
-    if spread is None or is_constant(known):
-        return Interval(mean=mean, low=None, high=None, n=n)
-    if error == 0:
-        return replace(mean_interval(table.mean(axis=0).tolist(), clusters=labels, level=level), mean=mean)
+    undefined = Interval(mean=mean, low=None, high=None, n=n)
+    spread = None if lacks_seeds else _spread(table, np.zeros((1, n)), labels)
+    if spread is None:
+        return undefined
     half = spread.half(0.5 - level / 2)
-    return Interval(mean=mean, low=mean - half, high=mean + half, n=n)
+    error = spread.error
+    has_error = error > ROUNDING * largest(defined)
+    if is_binary(defined):
+        size, z = _certain(n, labels, level)
+        if has_error:
+            size, z = mean * (1 - mean) / error**2, half / error
+        share = score_interval(mean, size, z)
+        return replace(undefined, low=share.low, high=share.high)
+    if is_constant(defined):
+        return undefined
+    if not has_error:
+        return replace(mean_interval(table.mean(axis=0).tolist(), clusters=labels, level=level), mean=mean)
+    return replace(undefined, low=mean - half, high=mean + half)
 
 
 def _certain(n: int, labels: list[str] | None, level: float) -> tuple[float, float]:
     """For how many values a share without an error stands, and with which quantile; as of a single seed."""
-    alone = n if labels is None else len(set(labels))
-    return alone, float(
-        normal_quantile(0.5 + level / 2) if alone == n else student_quantile(0.5 + level / 2, alone - 1)
-    )
+    units = n if labels is None else len(set(labels))
+    if units == n:
+        return n, float(normal_quantile(0.5 + level / 2))
+    return units, student_quantile(0.5 + level / 2, units - 1)
 
 
 def crossed_difference(
@@ -104,37 +114,50 @@ def crossed_difference(
     >>> round(paired.mean, 4), paired.wins, paired.n
     (2.25, 3, 3)
     """
-    left, right = _array(a), _array(b)
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(f"expected tables of the same tasks, got {[left.shape, right.shape]}")
+    tables = [_array(a), _array(b)]
+    if tables[0].shape[1] != tables[1].shape[1]:
+        raise ValueError(f"expected tables of the same tasks, got {[table.shape for table in tables]}")
     if matched:
-        missing = ~np.isfinite(left - right)
-        left, right = np.where(missing, np.nan, left), np.where(missing, np.nan, right)
-    (left, right), labels = _known([left, right], clusters)
-    n, scale = left.shape[1], largest(left, right)
-    x, y = (np.nanmean(table, axis=0) if n else np.zeros(0) for table in (left, right))
+        missing = ~np.isfinite(tables[0] - tables[1])
+        tables = [np.where(missing, np.nan, table) for table in tables]
+    tables, labels = _usable(tables, clusters)
+    n = tables[0].shape[1]
+    if n == 0:
+        return _result(np.zeros(0))
+    scale = largest(*tables)
+    x, y = (np.nanmean(table, axis=0) for table in tables)
     by_task = without_rounding(x - y, scale)
-    mean = low = high = error = p = None
-    if n:
-        tables = _tables(left, right, matched)
-        whole = bool(np.isfinite(left).all() and np.isfinite(right).all())
-        mean = float(
-            by_task.mean() if whole else tables[0].mean()
-        )  # the second table of an incomplete pair adds up to 0
-        lost = len(left) < min(2, len(a)) or len(right) < min(2, len(b))
-        spread = None if lost else _spread(*tables, labels)
-        if spread is not None and spread.error > ROUNDING * scale:
-            half = spread.half(0.5 - level / 2)
-            low, high, error, p = mean - half, mean + half, spread.error, spread.p(mean)
-        elif spread is not None:
-            tasks = paired_difference(x.tolist(), y.tolist(), labels, level=level)
-            low, high, error, p = tasks.low, tasks.high, tasks.error, tasks.p
+    parts = _parts(tables[0], tables[1], matched)
+    mean = float(parts[0].mean())  # the second table of an incomplete pair adds up to 0
+    if all(np.isfinite(table).all() for table in tables):
+        mean = float(by_task.mean())
+    lacks_seeds = any(len(table) < min(2, len(rows)) for table, rows in zip(tables, (a, b), strict=True))
+    spread = None if lacks_seeds else _spread(*parts, labels)
+    if spread is None:
+        return _result(by_task, mean)
+    if spread.error > ROUNDING * scale:
+        half = spread.half(0.5 - level / 2)
+        return _result(by_task, mean, mean - half, mean + half, spread.error, spread.p(mean))
+    tasks = paired_difference(x.tolist(), y.tolist(), labels, level=level)
+    return _result(by_task, mean, tasks.low, tasks.high, tasks.error, tasks.p)
+
+
+def _result(
+    by_task: Array,
+    mean: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    error: float | None = None,
+    p: float | None = None,
+) -> Paired:
+    n = len(by_task)
+    wins, ties = int(np.sum(by_task > 0)), int(np.sum(by_task == 0))
     return Paired(
         mean=mean,
         low=low,
         high=high,
-        wins=int(np.sum(by_task > 0)),
-        ties=int(np.sum(by_task == 0)),
+        wins=wins,
+        ties=ties,
         win_low=None,
         win_high=None,
         n=n,
@@ -148,16 +171,20 @@ def _array(rows: Rows) -> Array:
     return np.array(rows, dtype=np.float64)  # None becomes nan
 
 
-def _known(tables: Sequence[Array], clusters: Labels | None) -> tuple[list[Array], list[str] | None]:
+def _usable(tables: Sequence[Array], clusters: Labels | None) -> tuple[list[Array], list[str] | None]:
     """The tables (seeds, tasks) without tasks that lack all values in one of them, then without seeds that lack all; the tasks' labels."""
-    kept = np.all([np.isfinite(table).any(axis=0) for table in tables], axis=0)
-    labels = None if clusters is None else [str(label) for label, stays in zip(clusters, kept, strict=True) if stays]
-    cut = [table[:, kept] for table in tables]
-    seeds = [np.isfinite(table).any(axis=1) for table in cut]
-    return [table if each.all() else table[each] for table, each in zip(cut, seeds, strict=True)], labels
+    tasks = np.all([np.isfinite(table).any(axis=0) for table in tables], axis=0)
+    labels = None
+    if clusters is not None:
+        labels = [str(label) for label, usable in zip(clusters, tasks, strict=True) if usable]
+    cut: list[Array] = []
+    for table in tables:
+        columns = table[:, tasks]
+        cut.append(columns[np.isfinite(columns).any(axis=1)])
+    return cut, labels
 
 
-def _tables(left: Array, right: Array, matched: bool) -> tuple[Array, Array]:
+def _parts(left: Array, right: Array, matched: bool) -> tuple[Array, Array]:
     """Two tables whose spreads add up to that of the difference. If values are missing, every seed is held against every other on the
     tasks that both have.
     """
@@ -172,20 +199,21 @@ def _tables(left: Array, right: Array, matched: bool) -> tuple[Array, Array]:
 def _filled(table: Array) -> Array:
     """The table (..., tasks) without gaps: each row keeps its mean, and each task stands for what it adds to the error of that mean.
 
-    A missing value becomes the mean of its row, and the known ones lie as much further from it as there are fewer of them. Mean squares
+    A missing value becomes the mean of its row, and the others lie as much further from it as there are fewer of them. Mean squares
     over rows and columns are then those of the mean's linear terms, clustered two ways (Cameron, Gelbach and Miller, J. Business &
     Economic Statistics 29, 2011).
     """
-    known = np.isfinite(table)
-    if known.all():
+    defined = np.isfinite(table)
+    if defined.all():
         return table
-    counts: Array = np.asarray(known.sum(axis=-1, keepdims=True), dtype=np.float64)
-    sums: Array = np.asarray(np.where(known, table, 0.0).sum(axis=-1, keepdims=True), dtype=np.float64)
-    own = sums / np.maximum(counts, 1)
-    means: Array = np.where(
-        counts > 0, own, float(own[counts > 0].mean())
-    )  # of seeds that share no task, if any do not
-    return means + np.where(known, table - means, 0.0) * table.shape[-1] / np.maximum(counts, 1)
+    counts: Array = np.asarray(defined.sum(axis=-1, keepdims=True), dtype=np.float64)
+    sums: Array = np.asarray(np.where(defined, table, 0.0).sum(axis=-1, keepdims=True), dtype=np.float64)
+    divisors = np.maximum(counts, 1)
+    row_means = sums / divisors
+    overall = float(row_means[counts > 0].mean())  # for seeds that share no task, if any do not
+    means: Array = np.where(counts > 0, row_means, overall)
+    residuals = np.where(defined, table - means, 0.0)
+    return means + residuals * table.shape[-1] / divisors
 
 
 def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:
@@ -198,17 +226,20 @@ def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:
         return None
     parts: list[tuple[float, int]] = []
     noise = 0.0
-    for table in (each for each in (a, b) if len(each) > 1):
+    for table in (a, b):
         seeds = len(table)
+        if seeds < 2:
+            continue
         rows = table.mean(axis=1, keepdims=True) - table.mean()
         rest = table - table.mean(axis=0) - rows
         parts.append((float(np.sum(rows**2)) / (seeds - 1) / seeds, seeds - 1))
         noise += float(np.sum(rest**2)) / ((seeds - 1) * (columns - 1)) / table.size
     tasks = float(np.var(a.mean(axis=0) - b.mean(axis=0), ddof=1)) / columns
-    return _Spread([*parts, (max(tasks - noise, 0.0), columns - 1)])  # the seeds' part holds the noise already
+    parts.append((max(tasks - noise, 0.0), columns - 1))  # the seeds' part holds the noise already
+    return _Spread(parts)
 
 
-def _by_cluster(table: Array, index: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Array:
+def _by_cluster(table: Array, index: Index) -> Array:
     """One column a cluster, such that means stay and their spread is that of the sandwich estimate."""
     sizes = np.bincount(index)
     sums = np.stack([np.bincount(index, weights=row) for row in table])

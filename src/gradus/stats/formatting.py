@@ -22,19 +22,28 @@ def format_number(value: float | None, digits: int = 3, *, beside: float = 0.0) 
     """
     if value is None:
         return MISSING
-    if _ROUNDING <= max(abs(value), abs(beside)) < 10 ** (1 - digits):
+    size = max(abs(value), abs(beside))
+    if _ROUNDING <= size < 10 ** (1 - digits):
         text = f"{value if abs(value) >= _ROUNDING else 0:.{digits}g}"
+    elif abs(value) < 1000:
+        text = f"{value:.{digits}f}"
     else:
-        text = f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
-    if float(text.replace(",", "")) == 0:
+        text = f"{value:,.0f}"
+    if _number(text) == 0:
         text = text.lstrip("-")
-    return f"{MINUS}{text[1:]}" if text.startswith("-") else text
+    return text.replace("-", MINUS, 1) if text.startswith("-") else text
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def format_signed(value: float | None, digits: int = 3, *, beside: float = 0.0) -> str:
     """``+0.043``: for differences."""
     text = format_number(value, digits, beside=beside)
-    return f"+{text}" if value is not None and value > 0 and float(text.replace(",", "")) != 0 else text
+    if value is None or value <= 0 or _number(text) == 0:
+        return text
+    return f"+{text}"
 
 
 def format_interval(interval: Any, *, signed: bool = False, digits: int = 3) -> str:
@@ -43,15 +52,18 @@ def format_interval(interval: Any, *, signed: bool = False, digits: int = 3) -> 
     ``interval`` has ``mean``, ``low`` and ``high``, as attributes or as keys; None is a dash.
     """
     mean, low, high = (_part(interval, name) for name in ("mean", "low", "high"))
+    write = partial(format_signed if signed else format_number, digits=digits)
     if mean is None or low is None or high is None:
-        return format_signed(mean, digits) if signed else format_number(mean, digits)
-    write = partial(format_signed if signed else format_number, digits=digits, beside=max(map(abs, (mean, low, high))))
+        return write(mean)
+    write = partial(write, beside=max(map(abs, (mean, low, high))))
     return f"{write(mean)} [{write(low)},\N{NO-BREAK SPACE}{write(high)}]"
 
 
 def format_money(value: float) -> str:
     """US dollars: ``$3.20``; of less than ten cents two figures, ``$0.0042``."""
-    return f"${value:,.2f}" if abs(value) >= 0.1 else f"${format_number(value, 2)}"
+    if abs(value) >= 0.1:
+        return f"${value:,.2f}"
+    return f"${format_number(value, 2)}"
 
 
 def format_p(value: float | None) -> str:

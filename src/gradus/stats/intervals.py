@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import comb, fsum
 
 import numpy as np
 
 from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest
-from gradus.stats.clusters import Labels, cluster_index, standard_error
+from gradus.stats.clusters import Labels, Values, cluster_index, dense, standard_error
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 
 
@@ -23,7 +23,7 @@ class Interval:
     n: int
 
 
-def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = None, level: float = 0.95) -> Interval:
+def mean_interval(values: Values, *, clusters: Labels | None = None, level: float = 0.95) -> Interval:
     """Mean of ``values`` with its interval; None entries are left out.
 
     Student's t; if all values are 0 or 1, Wilson's score interval of a share. Bounds are None below two values (or clusters),
@@ -39,31 +39,36 @@ def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = N
     >>> mean_interval([1.0])
     Interval(mean=1.0, low=None, high=None, n=1)
     """
-    index = cluster_index(clusters, len(values))
-    kept = [i for i, value in enumerate(values) if value is not None]
-    x = np.array([values[i] for i in kept], dtype=np.float64)
+    defined = [i for i, value in enumerate(values) if value is not None]
+    x = np.array([values[i] for i in defined], dtype=np.float64)
     if not x.size:
         return Interval(mean=None, low=None, high=None, n=0)
+    index = dense(cluster_index(clusters, len(values))[defined])
     mean = float(x.mean())
-    label = np.unique(index[kept], return_inverse=True)[1]
-    error = standard_error(x, label)
-    if error is not None and is_binary(x):
-        share = _share(x, error, clusters is not None and bool(label.max() + 1 < x.size), level)
-        return Interval(mean=mean, low=share.low, high=share.high, n=x.size)
-    if error is None or is_constant(x) or error[0] <= ROUNDING * largest(x):
-        return Interval(mean=mean, low=None, high=None, n=x.size)
-    half = student_quantile(0.5 + level / 2, error[1]) * error[0]
-    return Interval(mean=mean, low=mean - half, high=mean + half, n=x.size)
+    undefined = Interval(mean=mean, low=None, high=None, n=x.size)
+    spread = standard_error(x, index)
+    if spread is None:
+        return undefined
+    error, df = spread
+    if is_binary(x):
+        clustered = clusters is not None and bool(index.max() + 1 < x.size)
+        share = _share(x, spread, clustered, level)
+        return replace(undefined, low=share.low, high=share.high)
+    if is_constant(x) or error <= ROUNDING * largest(x):
+        return undefined
+    half = student_quantile(0.5 + level / 2, df) * error
+    return replace(undefined, low=mean - half, high=mean + half)
 
 
-def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) -> Interval:
+def _share(x: Array, spread: tuple[float, int], clustered: bool, level: float) -> Interval:
     """Wilson's interval of a share, over the effective number of values if they come in clusters."""
     if not clustered:
         return wilson(float(x.sum()), x.size, level=level)
     mean = float(x.mean())
-    spread, df = error
-    alone = df + 1.0  # if the clusters do not differ, each counts once
-    size = min(float(x.size), mean * (1 - mean) / spread**2) if spread > 0 and 0 < mean < 1 else alone
+    error, df = spread
+    size = df + 1.0  # if the clusters do not differ, each counts once
+    if error > 0 and 0 < mean < 1:
+        size = min(float(x.size), mean * (1 - mean) / error**2)
     return score_interval(mean, size, student_quantile(0.5 + level / 2, df))
 
 
@@ -83,18 +88,19 @@ def wilson(successes: float, n: int, *, level: float = 0.95) -> Interval:
 
 def score_interval(share: float, n: float, z: float) -> Interval:
     """Wilson's interval for a share of ``n`` values, which need not be a whole number, with the quantile ``z``."""
-    center = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    shrink = 1 + z * z / n
+    center = (share + z * z / (2 * n)) / shrink
+    half = z / shrink * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
     # At 0 and 1 the bound equals the share exactly; rounding must not put it on the wrong side.
-    return Interval(
-        mean=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=round(n)
-    )
+    low = min(share, max(0.0, center - half))
+    high = max(share, min(1.0, center + half))
+    return Interval(mean=share, low=low, high=high, n=round(n))
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are defined; None if all are missing."""
-    known = [float(value) for value in values if value is not None]
-    return fsum(known) / len(known) if known else None
+    defined = [float(value) for value in values if value is not None]
+    return fsum(defined) / len(defined) if defined else None
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float | None:
@@ -106,4 +112,6 @@ def pass_at_k(samples: int, passed: int, k: int) -> float | None:
     >>> pass_at_k(4, 1, 2), pass_at_k(4, 0, 2), pass_at_k(1, 1, 2)
     (0.5, 0.0, None)
     """
-    return None if samples < k else 1.0 - comb(samples - passed, k) / comb(samples, k)
+    if samples < k:
+        return None
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,8 @@ from gradus.stats.binary import (
     tango_interval,
     without_rounding,
 )
-from gradus.stats.clusters import Labels, cluster_index, standard_error
-from gradus.stats.distributions import normal_quantile, student_cdf, student_quantile
+from gradus.stats.clusters import Index, Labels, Values, cluster_index, dense, standard_error
+from gradus.stats.distributions import Array, normal_quantile, student_cdf, student_quantile
 from gradus.stats.intervals import wilson
 
 _LEAST_P = 1e-15  # below it 1 - p is 1
@@ -52,9 +51,9 @@ class Paired:
         """Returns how many standard errors the difference is from 0; where p is exact, the normal quantile with the same p."""
         if self.mean is None or self.p is None:
             return None
-        if self.error and not self.exact:
-            return self.mean / self.error
-        return self.deviations()
+        if self.exact or not self.error:
+            return self.deviations()
+        return self.mean / self.error
 
     def deviations(self, looks: int = 1) -> float | None:
         """The normal quantile with the same p, signed: what t says, but alike for few pairs and for many.
@@ -64,7 +63,9 @@ class Paired:
         if self.mean is None or self.p is None:
             return None
         chance = max(self.p, _LEAST_P) * looks
-        return float(np.copysign(normal_quantile(1 - chance / 2), self.mean)) if chance < 1 else 0.0
+        if chance >= 1:
+            return 0.0
+        return float(np.copysign(normal_quantile(1 - chance / 2), self.mean))
 
     @property
     def sd(self) -> float | None:
@@ -72,12 +73,14 @@ class Paired:
 
         None if all differences are one number: such a sample says nothing of its spread.
         """
-        return self.error * float(np.sqrt(self.n)) if self.error else None
+        if not self.error:
+            return None
+        return self.error * float(np.sqrt(self.n))
 
 
 def paired_difference(
-    a: Sequence[float | None],
-    b: Sequence[float | None],
+    a: Values,
+    b: Values,
     clusters: Labels | None = None,
     *,
     level: float = 0.95,
@@ -90,33 +93,34 @@ def paired_difference(
     """
     if len(a) != len(b):
         raise ValueError(f"expected pairs, got {len(a)} and {len(b)} values; roll out both policies on the same seeds")
-    index = cluster_index(clusters, len(a))
-    pairs = [(i, x, y) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
-    columns = (np.array([x for _, x, _ in pairs]), np.array([y for _, _, y in pairs]))
+    both = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
+    columns = (np.array([a[i] for i in both], np.float64), np.array([b[i] for i in both], np.float64))
     scale = largest(*columns)
     difference = without_rounding(columns[0] - columns[1], scale)
-    kept = np.unique(index[[i for i, _, _ in pairs]], return_inverse=True)[1] if pairs else index[:0]
+    index = dense(cluster_index(clusters, len(a))[both])
+    n, units = len(both), int(index.max(initial=-1)) + 1
     wins, ties = int(np.sum(difference > 0)), int(np.sum(difference == 0))
-    one = len(pairs) < 2  # of one pair no interval is known
-    rate = wilson(wins, len(pairs), level=level) if clusters is None and not one else None
-    low, high, error, p = _student(difference, kept, level)
+    independent = clusters is None and n > 1  # of one pair no interval is known
+    low, high, error, p = _student(difference, index, level)
     exact = False
-    if clusters is None and not one and is_binary(*columns):
-        exact, p = True, sign_test(wins, len(pairs) - wins - ties)
-        low, high = tango_interval(wins, len(pairs) - wins - ties, len(pairs), level=level)
+    if independent and is_binary(*columns):
+        exact, p = True, sign_test(wins, n - wins - ties)
+        low, high = tango_interval(wins, n - wins - ties, n, level=level)
     elif error is not None and (is_constant(difference, scale) or error <= ROUNDING * scale):
-        signs = int(kept.max()) + 1 if abs(difference.mean()) > ROUNDING * scale else 0  # clusters, each with one sign
+        # All differences are one number: the units have one sign, or are all ties.
+        signs = units if abs(difference.mean()) > ROUNDING * scale else 0
         exact, p, low, high, error = True, sign_test(signs, 0), None, None, None
+    rate = wilson(wins, n, level=level) if independent else None
     return Paired(
-        mean=float(difference.mean()) if pairs else None,
+        mean=float(difference.mean()) if n else None,
         low=low,
         high=high,
         wins=wins,
         ties=ties,
         win_low=rate.low if rate else None,
         win_high=rate.high if rate else None,
-        n=len(pairs),
-        units=int(kept.max()) + 1 if pairs else 0,
+        n=n,
+        units=units,
         error=error,
         p=p,
         exact=exact,
@@ -124,9 +128,7 @@ def paired_difference(
 
 
 def _student(
-    difference: np.ndarray[tuple[int], np.dtype[np.float64]],
-    index: np.ndarray[tuple[int], np.dtype[np.intp]],
-    level: float,
+    difference: Array, index: Index, level: float
 ) -> tuple[float | None, float | None, float | None, float | None]:
     """Bounds, standard error and two-sided p of the mean difference, all None if undefined."""
     spread = standard_error(difference, index)
@@ -139,7 +141,7 @@ def _student(
     return mean - half, mean + half, error, p
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
+def holm(p_values: Values) -> list[float | None]:
     """Holm's step-down adjusted p-values, in the given order; None stays None and is not counted.
 
     Source: Holm, Scandinavian Journal of Statistics 6, 1979.
@@ -151,6 +153,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     adjusted: list[float | None] = [None] * len(p_values)
     highest = 0.0
     for rank, (p, i) in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        raised = min(1.0, (len(order) - rank) * p)
+        highest = max(highest, raised)
         adjusted[i] = highest
     return adjusted

@@ -40,16 +40,17 @@ def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: floa
     >>> episodes_needed(0.5, 1.0)
     34
     """
-    if not (isfinite(effect) and effect != 0):
+    if effect == 0 or not isfinite(effect):
         raise ValueError(
             f"expected a difference other than 0, got {effect}; no number of episodes shows a difference of 0"
         )
-    if not (isfinite(sd) and sd >= 0 and 0 < alpha < power < 1):
+    is_share = 0 < alpha < power < 1
+    if not isfinite(sd) or sd < 0 or not is_share:
         raise ValueError(f"expected sd >= 0 and 0 < alpha < power < 1, got sd = {sd}, alpha = {alpha}, power = {power}")
     if sd == 0:
         return 2
-    z = float(normal_quantile(1 - alpha / 2)) + float(normal_quantile(power))
-    root = z * sd / abs(effect)
+    z_alpha, z_power = float(normal_quantile(1 - alpha / 2)), float(normal_quantile(power))
+    root = (z_alpha + z_power) * sd / abs(effect)
     if root > sqrt(_MOST):
         return None
     n = max(2, ceil(root**2))
@@ -86,7 +87,8 @@ def sign_test_power(effect: float, discordant: float, n: int, *, alpha: float = 
     chances = np.diff(binomial_cdfs(counts, np.full(n + 1, float(n)), share), prepend=0.0)
     most = np.floor(binomial_place(alpha / 2, counts) + 1e-9)  # losses with which the test still rejects
     possible = 0.5**counts <= alpha / 2
-    rejects = binomial_cdfs(np.maximum(most, 0), counts, wins) + binomial_cdfs(np.maximum(most, 0), counts, 1 - wins)
+    losses = np.maximum(most, 0)
+    rejects = binomial_cdfs(losses, counts, wins) + binomial_cdfs(losses, counts, 1 - wins)
     return float(np.sum(chances[possible] * rejects[possible]))
 
 
@@ -97,7 +99,8 @@ def sign_test_pairs(effect: float, discordant: float, *, power: float = 0.8, alp
     """
     delta, share = abs(effect), max(discordant, abs(effect))
     z_alpha, z_power = float(normal_quantile(1 - alpha / 2)), float(normal_quantile(power))
-    root = (z_alpha * sqrt(share) + z_power * sqrt(max(0.0, share - delta**2))) / delta
+    spread = sqrt(max(0.0, share - delta**2))
+    root = (z_alpha * sqrt(share) + z_power * spread) / delta
     if root > sqrt(_MOST):
         return None
     n = max(2, ceil(root**2 + 1 / delta))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from gradus.stats.clusters import Labels, Values
 from gradus.stats.distributions import Array
 
 
-def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
+def spearman(x: Values, y: Values) -> float | None:
     """Spearman's rank correlation; ties share their mean rank; None if either does not vary or fewer than two pairs are left.
 
     >>> spearman([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0])
@@ -19,9 +19,7 @@ def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> float | No
     return spearman_within(x, y, [0] * len(x))
 
 
-def spearman_within(
-    x: Sequence[float | None], y: Sequence[float | None], groups: Sequence[str] | Sequence[int]
-) -> float | None:
+def spearman_within(x: Values, y: Values, groups: Labels) -> float | None:
     """Rank correlation inside groups: ranks are taken within each group, centered there, and correlated over all.
 
     Differences between groups cannot make or hide it: a reward that only knows which policy acted correlates 0 within.
@@ -37,9 +35,10 @@ def spearman_within(
         return None
     ranks = np.concatenate(centered)
     spread = np.sqrt(np.sum(ranks**2, axis=0))
-    if spread[0] == 0 or spread[1] == 0:
+    if spread.min() == 0:
         return None
-    return round(float(np.sum(ranks[:, 0] * ranks[:, 1]) / (spread[0] * spread[1])), 12)
+    product = np.sum(ranks[:, 0] * ranks[:, 1])
+    return round(float(product / (spread[0] * spread[1])), 12)
 
 
 def _centered_ranks(pairs: Array) -> Array:
