@@ -33,8 +33,9 @@ def group_advantages(rewards: Tensor, groups: Tensor, *, baseline: Baseline = "m
         (N,) in the type of ``rewards``. A group of one gets 0.
     """
     index = GroupIndex(groups)
+    centered = _center(rewards, index, "mean")
     everywhere = torch.ones_like(rewards, dtype=torch.bool)
-    size = _scales(_center(rewards, index, "mean"), everywhere, index.equal(rewards), index, scale)
+    size = _scales(centered, everywhere, index.equal(rewards), index, scale)
     return _center(rewards, index, baseline) / size
 
 
@@ -62,8 +63,9 @@ def span_advantages(
     Returns:
         (N, K, C), 0 after ``lengths``.
     """
-    to_go = torch.stack([rewards_to_go(part, lengths, discount=discount) for part in rewards.unbind(-1)], -1)
-    return _by_channel(to_go, _present(rewards, lengths), groups, scale)
+    channels = [rewards_to_go(channel, lengths, discount=discount) for channel in rewards.unbind(-1)]
+    present = _present(rewards, lengths)
+    return _by_channel(torch.stack(channels, -1), present, groups, scale)
 
 
 def immediate_advantages(
@@ -96,33 +98,40 @@ def immediate_advantages(
     """
     present = _present(rewards, lengths)
     masked = torch.where(present[..., None], rewards, 0.0)
+    immediate = masked[..., 1:]
     if informing:
-        later = rewards_to_go(masked.sum(-1), lengths, discount=discount) - masked[..., 1:].sum(-1)
+        later = rewards_to_go(masked.sum(-1), lengths, discount=discount)
+        later = later - immediate.sum(-1)
     else:
         later = rewards_to_go(masked[..., 0], lengths, discount=discount)
-    return _by_channel(torch.cat([later[..., None], masked[..., 1:]], dim=-1), present, groups, scale)
+    channels = torch.cat([later[..., None], immediate], dim=-1)
+    return _by_channel(channels, present, groups, scale)
 
 
 def _by_channel(returns: Tensor, present: Tensor, groups: Tensor, scale: Scale) -> Tensor:
     """Returns (N, K, C) less the leave-one-out mean of the same turn and channel, all channels divided by one scale."""
     index = GroupIndex(groups)
-    centered = torch.where(present[..., None], _center(returns, index, "leave_one_out"), 0.0)
+    centered = _center(returns, index, "leave_one_out")
+    centered = torch.where(present[..., None], centered, 0.0)
     # Equal by channel, not by sum: a turn may give one span what it takes from another.
     equal = index.equal(returns).flatten(1).all(1)
-    return centered / _scales(centered.sum(-1), present, equal, index, scale)[..., None]
+    size = _scales(centered.sum(-1), present, equal, index, scale)
+    return centered / size[..., None]
 
 
 def _present(rewards: Tensor, lengths: Tensor) -> Tensor:
     """(N, K) bool, true up to each episode's length."""
-    return torch.arange(rewards.shape[1], device=rewards.device) < lengths[:, None]
+    turns = torch.arange(rewards.shape[1], device=rewards.device)
+    return turns < lengths[:, None]
 
 
 def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.0) -> Tensor:
     """(N, K) sum of the rewards from each turn to the end of its episode (``lengths`` (N,)); 0 after it."""
-    present = torch.arange(turn_rewards.shape[1], device=turn_rewards.device) < lengths[:, None]
+    present = _present(turn_rewards, lengths)
     masked = torch.where(present, turn_rewards, 0.0)
     if discount == 1.0:
-        return torch.where(present, masked.flip(1).cumsum(1).flip(1), 0.0)
+        sums = masked.flip(1).cumsum(1).flip(1)
+        return torch.where(present, sums, 0.0)
     to_go = torch.zeros_like(masked)
     running = torch.zeros_like(masked[:, 0])
     for turn in range(masked.shape[1] - 1, -1, -1):
@@ -154,11 +163,14 @@ def gdpo_advantages(
         applies = ~values.isnan()
         if bool(applies.any()):
             part[applies] = group_advantages(values[applies], groups[applies], baseline=baseline, scale=scale)
-    total = (torch.stack(parts, -1) * weights.to(components)).sum(-1)
+    weighted = torch.stack(parts, -1) * weights.to(components)
+    total = weighted.sum(-1)
     if scale == "none":
         return total
     deviation = total.std(unbiased=False)
-    return total / deviation if deviation > 0 else torch.zeros_like(total)
+    if deviation > 0:
+        return total / deviation
+    return torch.zeros_like(total)
 
 
 def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
@@ -182,8 +194,11 @@ def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
             "shift the reward, or use another algorithm"
         )
     index = GroupIndex(groups)
-    mean = (index.sum(rewards) / index.size)[index.place]
-    return torch.where(mean > 0, _center(rewards, index, "mean") / mean.clamp(min=torch.finfo(mean.dtype).tiny), 0.0)
+    means = index.sum(rewards) / index.size
+    mean = means[index.place]
+    divisor = mean.clamp(min=torch.finfo(mean.dtype).tiny)  # where the mean is 0, so are all rewards
+    advantages = _center(rewards, index, "mean") / divisor
+    return torch.where(mean > 0, advantages, 0.0)
 
 
 def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
@@ -204,17 +219,23 @@ def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
         return torch.zeros_like(rewards)
     share = lengths.to(rewards) / lengths.sum().clamp(min=1)
     centered = rewards - (share * rewards).sum()
-    std = (share * centered**2).sum().sqrt()
-    return centered / std if std > 0 else torch.zeros_like(rewards)  # 0 if all tokens have one reward
+    variance = (share * centered**2).sum()
+    std = variance.sqrt()
+    if std > 0:
+        return centered / std
+    return torch.zeros_like(rewards)  # all tokens have one reward
 
 
 def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     """(N, ...) minus the group's mean or the mean of the others; exactly 0 if a group is all equal."""
     size = index.size.to(values.dtype).reshape(-1, *([1] * (values.ndim - 1)))
-    centered = values - (index.sum(values) / size)[index.place]
+    means = index.sum(values) / size
+    centered = values - means[index.place]
     if baseline == "leave_one_out":
-        centered = centered * (size / (size - 1).clamp(min=1))[index.place]
-    return torch.where(index.equal(values)[index.place], torch.zeros_like(centered), centered)
+        factors = size / (size - 1).clamp(min=1)
+        centered = centered * factors[index.place]
+    equal = index.equal(values)[index.place]
+    return torch.where(equal, torch.zeros_like(centered), centered)
 
 
 def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
@@ -225,13 +246,17 @@ def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex,
     if scale == "none":
         return centered.new_ones([1] * centered.ndim)
     by_row = [-1, *[1] * (centered.ndim - 1)]
-    rows = counted & ~equal[index.place].reshape(by_row)
-    square = torch.where(rows, centered**2, 0.0).reshape(centered.shape[0], -1).sum(1)
-    number = rows.reshape(centered.shape[0], -1).sum(1)
+    varied = counted & ~equal[index.place].reshape(by_row)
+    squares = torch.where(varied, centered**2, 0.0)
+    square = squares.reshape(centered.shape[0], -1).sum(1)
+    number = varied.reshape(centered.shape[0], -1).sum(1)
     if scale == "batch":
-        size = (square.sum() / number.sum().clamp(min=1)).sqrt().reshape([1] * centered.ndim)
+        variance = square.sum() / number.sum().clamp(min=1)
+        size = variance.sqrt().reshape([1] * centered.ndim)
     else:
-        # With one advantage per member this is the usual standard deviation, n - 1 in the denominator.
-        degrees = index.sum(number) - (1 if centered.ndim == 1 else 0)
-        size = (index.sum(square) / degrees.clamp(min=1)).sqrt()[index.place].reshape(by_row)
+        degrees = index.sum(number)
+        if centered.ndim == 1:  # one advantage per member: the usual standard deviation, n - 1 in the denominator
+            degrees = degrees - 1
+        variances = index.sum(square) / degrees.clamp(min=1)
+        size = variances.sqrt()[index.place].reshape(by_row)
     return torch.where(size > 0, size, torch.ones_like(size))

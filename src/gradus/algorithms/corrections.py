@@ -26,11 +26,17 @@ def _correction(low: float, high: float, *, masks: bool, by_sequence: bool = Fal
 
         ``sequences``: integer names of the training sequence of each token, for rows that hold several; None if each row is one.
         """
-        difference = torch.where(mask, trainer_logprobs.detach() - sampler_logprobs.detach(), 0.0)
-        ratio = _sequence_ratio(difference, mask, sequences) if by_sequence else difference.exp()
+        difference = trainer_logprobs.detach() - sampler_logprobs.detach()
+        difference = torch.where(mask, difference, 0.0)
+        token_ratio = difference.exp()
+        ratio = token_ratio
+        if by_sequence:
+            ratio = _sequence_ratio(difference, mask, sequences)
         outside = (ratio < low) | (ratio > high)
-        factors = torch.where(outside, 0.0, ratio) if masks else ratio.clamp(max=high)
-        return factors, _metrics(difference.exp(), outside, mask)
+        factors = ratio.clamp(max=high)
+        if masks:
+            factors = torch.where(outside, 0.0, ratio)
+        return factors, _metrics(token_ratio, outside, mask)
 
     return weights
 
@@ -39,19 +45,24 @@ def _sequence_ratio(difference: Tensor, mask: Tensor, sequences: Tensor | None) 
     """(B, T) ratio of the whole sequence at each of its tokens, 1 off the mask."""
     if sequences is None:
         sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
-    names, place = dense_names(sequences[mask])
-    sums = difference.new_zeros(names.numel()).index_add(0, place, difference[mask])
-    return torch.ones_like(difference).masked_scatter(mask, sums[place].exp())
+    names, sequence = dense_names(sequences[mask])
+    sums = difference.new_zeros(names.numel())
+    sums = sums.index_add(0, sequence, difference[mask])
+    ones = torch.ones_like(difference)
+    return ones.masked_scatter(mask, sums[sequence].exp())
 
 
 def _metrics(ratio: Tensor, corrected: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    own = ratio[mask]
-    if not own.numel():
-        return dict.fromkeys(("mismatch_fraction", "mismatch_ratio_max", "mismatch_kl"), ratio.new_zeros(()))
+    """Share of the sampled tokens that are corrected, their largest ratio, and the divergence of the trainer from the sampler (k3)."""
+    sampled = ratio[mask]
+    zero = ratio.new_zeros(())
+    if not sampled.numel():
+        return {"mismatch_fraction": zero, "mismatch_ratio_max": zero, "mismatch_kl": zero}
+    k3 = sampled - 1.0 - sampled.log()
     return {
         "mismatch_fraction": corrected[mask].to(ratio.dtype).mean(),
-        "mismatch_ratio_max": own.max(),
-        "mismatch_kl": (own - 1.0 - own.log()).mean(),  # k3, of the trainer from the sampler
+        "mismatch_ratio_max": sampled.max(),
+        "mismatch_kl": k3.mean(),
     }
 
 

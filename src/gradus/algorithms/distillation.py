@@ -38,9 +38,12 @@ def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
     """beta KL(q || M) + (1 - beta) KL(p || M) of log-probs (A, V), M = beta q + (1 - beta) p, 0 < beta < 1."""
     never = (student == -torch.inf) & (teacher == -torch.inf)
-    left, right = student.masked_fill(never, 0.0), teacher.masked_fill(never, 0.0)
-    mixture = torch.logaddexp(left + math.log1p(-beta), right + math.log(beta))
-    return beta * _expected(teacher, teacher, mixture) + (1 - beta) * _expected(student, student, mixture)
+    p = student.masked_fill(never, 0.0) + math.log1p(-beta)
+    q = teacher.masked_fill(never, 0.0) + math.log(beta)
+    mixture = torch.logaddexp(p, q)
+    from_teacher = _expected(teacher, teacher, mixture)
+    from_student = _expected(student, student, mixture)
+    return beta * from_teacher + (1 - beta) * from_student
 
 
 def find_divergence(name: DivergenceName, beta: float = 0.5) -> Divergence:
@@ -67,17 +70,24 @@ def on_named_words(divergence: Divergence, student: Tensor, ids: Tensor, probabi
     """
     absent = probabilities == 0
     named = student.gather(1, ids).masked_fill(absent, -torch.inf)
+    named_mass = named.logsumexp(1)  # of the student, in nats
     lacking = 1.0 - probabilities.sum(1)
-    whole = lacking < _ROUNDED
-    inside = named.logsumexp(1)
-    rest = torch.log1p(-inside.exp().clamp(max=1.0 - _ROUNDED)).masked_fill(whole, -torch.inf)
-    owned = torch.cat([torch.where(whole[:, None], named - inside[:, None], named), rest[:, None]], 1)
-    taught = torch.cat([probabilities, lacking.masked_fill(whole, 0.0)[:, None]], 1).log()
-    return divergence(owned, taught) - inside.masked_fill(~whole, 0.0)
+    complete = lacking < _ROUNDED
+
+    other = torch.log1p(-named_mass.exp().clamp(max=1.0 - _ROUNDED))
+    other = other.masked_fill(complete, -torch.inf)
+    among_named = torch.where(complete[:, None], named - named_mass[:, None], named)
+    of_student = torch.cat([among_named, other[:, None]], 1)
+
+    lacking = lacking.masked_fill(complete, 0.0)
+    of_teacher = torch.cat([probabilities, lacking[:, None]], 1).log()
+    return divergence(of_student, of_teacher) - named_mass.masked_fill(~complete, 0.0)
 
 
-def _expected(weight: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """The sum over words of exp(weight) (left - right), 0 where the weight is 0."""
+def _expected(weight: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """The sum over words of exp(weight) (p - q), 0 where the weight is 0."""
     never = weight == -torch.inf
-    difference = torch.where(never, 0.0, left.masked_fill(never, 0.0) - right.masked_fill(never, 0.0))
+    # Before the subtraction: a difference of two infinities has no gradient that could be masked.
+    p, q = p.masked_fill(never, 0.0), q.masked_fill(never, 0.0)
+    difference = torch.where(never, 0.0, p - q)
     return (weight.exp() * difference).sum(1)

@@ -38,10 +38,12 @@ class GroupIndex:
 
     def extremes(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """(n, ...) least and largest of ``values`` (N, ...)."""
-        where = self.place.reshape(-1, *([1] * (values.ndim - 1))).expand_as(values)
+        by_row = [-1, *[1] * (values.ndim - 1)]
+        index = self.place.reshape(by_row).expand_as(values)
         empty = values.new_zeros(self.count, *values.shape[1:])
-        low = empty.scatter_reduce(0, where, values, "amin", include_self=False)
-        return low, empty.scatter_reduce(0, where, values, "amax", include_self=False)
+        low = empty.scatter_reduce(0, index, values, "amin", include_self=False)
+        high = empty.scatter_reduce(0, index, values, "amax", include_self=False)
+        return low, high
 
     def equal(self, values: Tensor) -> Tensor:
         """(n, ...) true where all values of a group are the same number, but for float noise.
@@ -50,7 +52,6 @@ class GroupIndex:
         """
         low, high = self.extremes(values)
         size = torch.maximum(low.abs(), high.abs())
-        rounding = min(
-            torch.finfo(values.dtype).eps, torch.finfo(torch.float32).eps
-        )  # rewards of 16 bits are few numbers, not noise
+        # Rewards of 16 bits are few numbers, not noise.
+        rounding = min(torch.finfo(values.dtype).eps, torch.finfo(torch.float32).eps)
         return high - low <= _NOISE * rounding * size

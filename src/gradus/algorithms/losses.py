@@ -93,22 +93,29 @@ def _clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
     return _clip(tokens, tokens.log_ratio.exp())
 
 
+def _bounded(tokens: _Tokens, ratio: Tensor) -> Tensor:
+    """The ratio within the clip, (M,)."""
+    return ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
+
+
 def _clip(tokens: _Tokens, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    bounded = ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
-    unclipped, clipped = ratio * tokens.advantages, bounded * tokens.advantages
+    bounded = _bounded(tokens, ratio)
+    unclipped = ratio * tokens.advantages
+    clipped = bounded * tokens.advantages
     return torch.minimum(unclipped, clipped), ratio, clipped < unclipped
 
 
 def _sequence_clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
     """GSPO: the ratio is the geometric mean over the sequence, carried by each token's own gradient (GSPO-token)."""
-    mean = tokens.sequence_mean(tokens.log_ratio).detach()[tokens.sequence]
-    return _clip(tokens, (mean + tokens.logprobs - tokens.logprobs.detach()).exp())
+    mean = tokens.sequence_mean(tokens.log_ratio).detach()
+    log_ratio = mean[tokens.sequence] + tokens.logprobs - tokens.logprobs.detach()
+    return _clip(tokens, log_ratio.exp())
 
 
 def _weighted(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
     """CISPO: the clipped ratio is a weight without gradient, so that no token loses its own."""
     ratio = tokens.log_ratio.detach().exp()
-    bounded = ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
+    bounded = _bounded(tokens, ratio)
     return bounded * tokens.advantages * tokens.logprobs, ratio, bounded != ratio
 
 
@@ -153,23 +160,27 @@ def _flatten(
     **sizes: Any,
 ) -> _Tokens:
     """The action tokens of a batch; positions off the mask are gone, so they get no gradient at all."""
-    if not (logprobs.shape == sampler_logprobs.shape == advantages.shape == mask.shape) or mask.dtype != torch.bool:
-        shapes = [tuple(x.shape) for x in (logprobs, sampler_logprobs, advantages, mask)]
+    shapes = [tuple(x.shape) for x in (logprobs, sampler_logprobs, advantages, mask)]
+    if len(set(shapes)) > 1 or mask.dtype != torch.bool:
         raise ValueError(
             "logprobs, sampler_logprobs, advantages and mask must have one shape, and mask must be bool; "
             f"got {shapes} and {mask.dtype}"
         )
     if sequences is None:
         sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
-    names, place = dense_names(sequences[mask])
-    own = logprobs[mask]
+    names, sequence = dense_names(sequences[mask])
+    length = torch.bincount(sequence, minlength=names.numel())
+    sampled = logprobs[mask]
+    factors = torch.ones_like(sampled)
+    if weights is not None:
+        factors = weights[mask].detach().to(sampled)
     return _Tokens(
-        logprobs=own,
-        log_ratio=own - sampler_logprobs[mask].detach(),
-        advantages=advantages[mask].detach().to(own),
-        factors=torch.ones_like(own) if weights is None else weights[mask].detach().to(own),
-        sequence=place,
-        length=torch.bincount(place, minlength=names.numel()).to(own.dtype),
+        logprobs=sampled,
+        log_ratio=sampled - sampler_logprobs[mask].detach(),
+        advantages=advantages[mask].detach().to(sampled),
+        factors=factors,
+        sequence=sequence,
+        length=length.to(sampled.dtype),
         **sizes,
     )
 
@@ -177,11 +188,14 @@ def _flatten(
 def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
     """Shares of the step (to be added up) and extremes (``*_max``) over this batch's tokens."""
     log_ratio = tokens.log_ratio.detach()
-    zero = log_ratio.new_zeros(())
+    k3 = log_ratio.exp() - 1.0 - log_ratio  # of the policy from the sampler
+    largest = log_ratio.new_zeros(())
+    if ratio.numel():
+        largest = ratio.detach().max()
     return {
         "clip_fraction": clipped.sum() / tokens.n_tokens,
-        "ratio_max": ratio.detach().max() if ratio.numel() else zero,
-        "approx_kl": (log_ratio.exp() - 1.0 - log_ratio).sum() / tokens.n_tokens,  # of the policy from the sampler, k3
+        "ratio_max": largest,
+        "approx_kl": k3.sum() / tokens.n_tokens,
     }
 
 
@@ -200,7 +214,8 @@ def _make(objective: _Objective, over: Average, doc: str) -> PolicyLoss:
     ) -> LossResult:
         tokens = _flatten(logprobs, sampler_logprobs, advantages, mask, weights, sequences, **sizes)
         values, ratio, clipped = objective(tokens)
-        return LossResult(loss=-_averaged(tokens, values, over), metrics=_metrics(tokens, ratio, clipped))
+        loss = -_averaged(tokens, values, over)
+        return LossResult(loss=loss, metrics=_metrics(tokens, ratio, clipped))
 
     loss.__doc__ = doc
     return loss
@@ -253,7 +268,10 @@ def combine_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
     for part in parts:
         for name, value in part.items():
             number = float(value)
-            if name in total:
-                number = max(total[name], number) if name.endswith("_max") else total[name] + number
-            total[name] = number
+            if name not in total:
+                total[name] = number
+            elif name.endswith("_max"):
+                total[name] = max(total[name], number)
+            else:
+                total[name] += number
     return total

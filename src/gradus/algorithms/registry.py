@@ -160,7 +160,7 @@ _ALGORITHMS: dict[str, Algorithm] = {
 @cache
 def _installed() -> dict[str, EntryPoint]:
     """Returns what other packages bring, not yet imported."""
-    return {each.name: each for each in entry_points(group="gradus.algorithms")}
+    return {entry.name: entry for entry in entry_points(group="gradus.algorithms")}
 
 
 def algorithm_names() -> list[str]:

@@ -51,14 +51,16 @@ class RewardConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, entry: Any) -> Any:
+        """Reads a text or a pair as a table."""
         if isinstance(entry, str):
             name, _, weight = entry.partition("=")
             return {"function": name, "weight": weight or 1.0}
-        if isinstance(entry, list | tuple):
-            if len(entry) != 2:
-                raise ValueError(f"a reward is a pair of name and weight, got {list(entry)!r}")
-            return {"function": entry[0], "weight": entry[1]}
-        return entry
+        if not isinstance(entry, list | tuple):
+            return entry
+        pair = list(cast(Sequence[Any], entry))
+        if len(pair) != 2:
+            raise ValueError(f"a reward is a pair of name and weight, got {pair!r}")
+        return {"function": pair[0], "weight": pair[1]}
 
 
 def parse_reward(entry: Any) -> RewardConfig:
@@ -80,11 +82,11 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
     if isinstance(rewards, str):
         rewards = [rewards]
     if isinstance(rewards, Mapping):
-        rewards = [*rewards.items()]
+        rewards = list(cast(Mapping[Any, Any], rewards).items())
     if not isinstance(rewards, Iterable):
         raise ConfigError(f"rewards are a list, as in rewards=[right, (brief, 0.2)], got {rewards!r}")
     pairs: list[tuple[Any, float | None]] = []
-    for entry in rewards:
+    for entry in cast(Iterable[Any], rewards):
         pair: Any = entry if isinstance(entry, tuple | list) else (entry, None)
         if len(pair) != 2 or not (isinstance(pair[0], str) or callable(pair[0])):
             raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {entry!r}")
@@ -157,8 +159,8 @@ def _with_settings(name: str, make: Callable[..., Any], settings: Mapping[str, A
     try:
         return make(**settings)
     except TypeError as error:
-        known = ", ".join(inspect.signature(make).parameters)
-        raise ConfigError(f"reward {name!r}: {error}; its settings in a recipe are {known}") from error
+        names = ", ".join(inspect.signature(make).parameters)
+        raise ConfigError(f"reward {name!r}: {error}; its settings in a recipe are {names}") from error
 
 
 def reward_label(function: RewardFunction) -> str:

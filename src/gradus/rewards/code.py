@@ -194,5 +194,5 @@ def _equal(value: Any, expected: Any) -> bool:
     if types == {list}:
         return len(value) == len(expected) and all(map(_equal, value, expected))
     if types == {dict}:
-        return value.keys() == expected.keys() and all(map(_equal, value.values(), map(expected.get, value)))
+        return value.keys() == expected.keys() and all(_equal(value[key], expected[key]) for key in value)
     return value == expected

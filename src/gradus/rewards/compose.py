@@ -14,7 +14,6 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -126,7 +125,7 @@ class WrongCount(ValueError):
 
 
 class Rewards:
-    """Reward functions and their weights. Calling it scores completions.
+    """Reward functions and their weights. Calling it scores completions; functions are asked one after another.
 
     ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
     ``time_limit``: seconds that a call may take for every 256 completions or part of them.
@@ -148,8 +147,10 @@ class Rewards:
         self.functions: dict[str, RewardFunction] = {}
         self.weights: dict[str, float] = {}
         for entry in functions:
-            pair = entry if isinstance(entry, tuple) else (entry, 1.0)
-            self._add(*pair)
+            if isinstance(entry, tuple):
+                self._add(*entry)
+            else:
+                self._add(entry, 1.0)
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
@@ -188,8 +189,8 @@ class Rewards:
         if not completions:
             return []
         self.extras, self.metrics = {}, {}
-        outcomes = self._ask_all(list(completions))
-        rows = zip(*(outcomes[name] for name in self.functions), strict=True)
+        outcomes = [self._ask(name, completions, range(len(completions))) for name in self.functions]
+        rows = zip(*outcomes, strict=True)
         return [self._combine(dict(zip(self.functions, row, strict=True))) for row in rows]
 
     def _combine(self, outcomes: Mapping[str, _Outcome]) -> ScoredCompletion:
@@ -210,17 +211,7 @@ class Rewards:
         self.errors[f"{name}: OverflowError"] += 1
         return f"reward {name!r} times its weight is {terms[name]:.3g}; expected at most {LARGEST_REWARD:g} together"
 
-    def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
-        """Asks all functions, those that are asynchronous beside each other."""
-        ask = partial(self._ask, rows=rows, places=range(len(rows)))
-        coroutines = [name for name, function in self.functions.items() if is_async(function)]
-        outcomes = {name: ask(name) for name in self.functions if name not in coroutines}
-        if coroutines:
-            with ThreadPoolExecutor(len(coroutines)) as threads:
-                outcomes.update(zip(coroutines, threads.map(ask, coroutines), strict=True))
-        return outcomes
-
-    def _ask(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
+    def _ask(self, name: str, rows: Sequence[Completion], places: range) -> list[_Outcome]:
         """Asks a function about the rows at ``places``."""
         function = self.functions[name]
         log = _Log(len(places))
@@ -252,7 +243,7 @@ class Rewards:
         way_out = hint if str(error).startswith(beginnings) else ""
         return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}{way_out}")
 
-    def _arguments(self, function: RewardFunction, rows: list[Completion], log: _Log) -> dict[str, Any]:
+    def _arguments(self, function: RewardFunction, rows: Sequence[Completion], log: _Log) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
         columns = dict.fromkeys(column for row in rows for column in row.columns)
         arguments: dict[str, Any] = {}
@@ -291,13 +282,10 @@ def copied_cell(cell: Any) -> Any:
 
 def reward_name(function: RewardFunction) -> str:
     """Returns the component's name: the attribute ``component_name`` if there is one, else the function's own."""
-    plain = _unwrapped(function)
+    plain = function
+    while isinstance(plain, partial):
+        plain = plain.func
     return getattr(function, "component_name", None) or getattr(plain, "__name__", None) or type(plain).__name__
-
-
-def is_async(function: RewardFunction) -> bool:
-    """True for a coroutine function, also behind ``functools.partial`` or as an object's ``__call__``."""
-    return inspect.iscoroutinefunction(_unwrapped(function))
 
 
 def completion_text(completion: str | Messages) -> str:
@@ -306,14 +294,6 @@ def completion_text(completion: str | Messages) -> str:
         return completion
     spoken = [message for message in completion if message.get("role") not in ("system", "tool")]
     return "\n".join(str(message.get("content") or "") for message in spoken)
-
-
-def _unwrapped(function: Any) -> Any:
-    while hasattr(function, "func"):  # functools.partial
-        function = function.func
-    if not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return function.__call__
-    return function
 
 
 def _prompt(row: Completion, messages: bool) -> str | Messages:

@@ -180,7 +180,9 @@ def _usable(tables: Sequence[Array], clusters: Labels | None) -> tuple[list[Arra
     cut: list[Array] = []
     for table in tables:
         columns = table[:, tasks]
-        cut.append(columns[np.isfinite(columns).any(axis=1)])
+        seeds = np.isfinite(columns).any(axis=1)
+        # A selection of all rows would be a copy in another order in memory, whose sums have other last bits.
+        cut.append(columns if seeds.all() else columns[seeds])
     return cut, labels
 
 
