@@ -7,8 +7,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,6 @@ from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
-from gradus.stats import mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class Tryout:
     @property
     def mean(self) -> float | None:
         """Mean value over the completions that have one."""
-        return mean_of(scored.value for scored in self.scored)
+        return _mean(scored.value for scored in self.scored)
 
     def component_means(self) -> dict[str, float | None]:
         """Mean unweighted value of each component over the completions that it applies to."""
         names = self.scored[0].components if self.scored else ()
-        return {name: mean_of(scored.components[name] for scored in self.scored) for name in names}
+        return {name: _mean(scored.components[name] for scored in self.scored) for name in names}
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON record a completion: the answer that was read, each component, the value, the error."""
@@ -51,6 +51,12 @@ class Tryout:
             }
             for completion, scored in zip(self.completions, self.scored, strict=True)
         ]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are defined; gradus.stats has it too, and takes a second to import."""
+    defined = [value for value in values if value is not None]
+    return fsum(defined) / len(defined) if defined else None
 
 
 def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
