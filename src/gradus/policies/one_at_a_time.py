@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from logging import ERROR, getLogger
 from threading import RLock
@@ -13,7 +13,7 @@ _ONE_AT_A_TIME = RLock()
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Generator[None]:
     """Silences transformers' progress bars and what bitsandbytes recommends. One thread at a time: both are global."""
     from transformers.utils import logging
 
@@ -29,7 +29,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def torch_seeded(seed: int) -> Iterator[None]:
+def torch_seeded(seed: int) -> Generator[None]:
     """Seeds torch's draws inside, and puts its random state back afterwards."""
     import torch
 

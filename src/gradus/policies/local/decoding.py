@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,7 +86,9 @@ class Drawing:
         places = [self._place_of[row] for row in rows]
         uniforms = self._uniforms[places, step].to(logits.device)
         tokens, logprobs = draw_tokens(logits, uniforms, self._sampling, self._legal(logits, rows))
-        for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
+        ids: list[int] = tokens.tolist()
+        values: list[float] = logprobs.tolist()
+        for row, token, logprob in zip(rows, ids, values, strict=True):
             answer = self.answers[row]
             # GeneralDecoder goes on with rows that have ended until the last one has.
             if answer.stopped:
@@ -112,7 +115,7 @@ class Drawing:
         return torch.stack([self._masks[state] for state in states])
 
 
-def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+def common_prefix(sequences: Sequence[TokenIds]) -> int:
     """Returns how many tokens all sequences begin with."""
     low = min(sequences)
     high = max(sequences)  # what the extremes share, all share, and none is shorter
@@ -166,7 +169,7 @@ class Decoder:
         self.sampling = sampling
         self._plan = plan
         self._grammar = grammar
-        causal = causal_model(loaded.model)
+        causal: Any = causal_model(loaded.model)
         # The lean decoder knows one kind of mask, and attends by our own kernels.
         plain_attention = plan.window is None and causal.config._attn_implementation == "sdpa"
         self._lean = causal if plain_attention and has_lean_decoder(causal) else None

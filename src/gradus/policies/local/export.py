@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -203,7 +204,7 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
         causal.generation_config.save_pretrained(folder)
     merged = dict(_merged_tensors(causal, causal.state_dict() if state is None else state))
     if getattr(causal, "_weight_conversions", None):  # names differ between memory and files
-        merged = dict(revert_weight_conversion(causal, merged))
+        merged = cast(dict[str, Tensor], dict(revert_weight_conversion(causal, merged)))
     save_torch_state_dict(merged, folder)
 
 
@@ -233,6 +234,5 @@ def _dequantized(layer: Any, value: Tensor) -> Tensor:
     state = getattr(getattr(layer, "weight", None), "quant_state", None)
     if state is None:
         return value
-    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports] - an extra
-
-    return dequantize_4bit(layer.weight.data, state).to(layer.compute_dtype)
+    functional: Any = import_module("bitsandbytes.functional")  # an extra
+    return functional.dequantize_4bit(layer.weight.data, state).to(layer.compute_dtype)

@@ -8,7 +8,7 @@ length, because padding would change a state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -80,7 +80,7 @@ class GeneralDecoder:
 
 
 @contextmanager
-def _generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
+def _generating_by(model: Any, config: GenerationConfig) -> Generator[None]:
     """transformers fills a config that it is given with the model's own penalties and limits; here there are none."""
     before = model.generation_config
     model.generation_config = config

@@ -88,7 +88,7 @@ def dequantize(file: Path, folder: Path) -> ModelSource:
     place = str(file.parent.resolve())
     name = file.name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, gguf_file=name)
         model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.float32)
     except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError, ImportError) as error:
         raise ConfigError(

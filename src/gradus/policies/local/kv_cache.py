@@ -182,7 +182,8 @@ class RaggedCache(Cache):
 
 def _by_row(part: Tensor, rows: int) -> Tensor:
     """(H, rows x S, D) as (rows, H, S, D)."""
-    return part.unflatten(1, (rows, -1)).transpose(0, 1)
+    split: Tensor = part.unflatten(1, (rows, -1))
+    return split.transpose(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +237,7 @@ def plan_masks(model: Any) -> MaskPlan | None:
     # The signature is asked and not the class: models that are new to us work if they take the same arguments.
     parameters = inspect.signature(causal.forward).parameters
     cache_name = "cache" if "cache" in parameters else "past_key_values"
-    kinds = set(getattr(config, "layer_types", None) or ())
+    kinds: set[str] = set(getattr(config, "layer_types", None) or ())
     # GPT-Neo's local layers count their window from the end of the batch, which is another place in each row.
     all_kinds = kinds | set(getattr(config, "attention_layers", None) or ())
     takes_ours = {"input_ids", "attention_mask", "position_ids", cache_name} <= set(parameters)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 from gradus.policies.local.cpu.float32_linear import gated_product
@@ -64,7 +64,7 @@ def decode_hidden(
     places alone, (H, S, D), and returns (S, H, D). If activations are to be checkpointed, each layer keeps its input alone.
     """
     decoder = model.model
-    hidden = decoder.embed_tokens(input_ids)[0]
+    hidden: Tensor = decoder.embed_tokens(input_ids)[0]
     cos, sin = decoder.rotary_emb(hidden[None], positions)
     cos = cos[0][:, None].to(hidden.dtype)
     sin = sin[0][:, None].to(hidden.dtype)
@@ -76,7 +76,7 @@ def decode_hidden(
         attention = last if number == len(decoder.layers) - 1 else everywhere
         # transformers sets this flag when a run asks for checkpoints of activations.
         if getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled():
-            hidden = checkpoint(_layer, layer, number, attention, hidden, use_reentrant=False)
+            hidden = cast(Tensor, checkpoint(_layer, layer, number, attention, hidden, use_reentrant=False))
         else:
             hidden = _layer(layer, number, attention, hidden)
     return _norm(decoder.norm, hidden)
@@ -135,7 +135,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
     # A function of autograd takes as long to call as this takes for one token of some rows.
     if torch.is_inference_mode_enabled():
         return _scaled(hidden, module.weight, module.variance_epsilon)[0]
-    return _RmsNorm.apply(hidden, module.weight, module.variance_epsilon)
+    return cast(Tensor, _RmsNorm.apply(hidden, module.weight, module.variance_epsilon))
 
 
 def _scaled(inputs: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ class _RmsNorm(torch.autograd.Function):
 def _rotated(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if torch.is_inference_mode_enabled():
         return _rotate(inputs, cos, sin)
-    return _Rotate.apply(inputs, cos, sin)
+    return cast(Tensor, _Rotate.apply(inputs, cos, sin))
 
 
 class _Rotate(torch.autograd.Function):

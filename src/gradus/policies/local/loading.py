@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -149,7 +149,7 @@ def context_length(config: Any) -> int | None:
     holds already. Only up to there is the model one function of its tokens.
     """
     config = config.get_text_config(decoder=True)
-    rope = getattr(config, "rope_parameters", None) or {}
+    rope: Any = getattr(config, "rope_parameters", None) or {}
     longest = getattr(config, "max_position_embeddings", None)
     if rope.get("rope_type") not in ("longrope", "dynamic"):
         return longest
@@ -158,7 +158,7 @@ def context_length(config: Any) -> int | None:
 
 
 @contextmanager
-def evaluating(loaded: LoadedModel) -> Iterator[None]:
+def evaluating(loaded: LoadedModel) -> Generator[None]:
     """Inference without dropout, under autocast if the model has it; modules in train mode are put back afterwards.
 
     Autocast keeps the casts of weights from one forward to the next, but not in inference mode: there it casts all of them for
@@ -195,8 +195,8 @@ def _published_dtype(base: str) -> str:
 
     with quiet_transformers():
         # Export rounds back to this dtype.
-        dtype = AutoConfig.from_pretrained(base).dtype
-    return str(dtype or "float32").removeprefix("torch.")
+        config: Any = AutoConfig.from_pretrained(base)
+    return str(config.dtype or "float32").removeprefix("torch.")
 
 
 def check_quantize(quantize: str | None) -> None:
@@ -227,9 +227,9 @@ def _load_parts(name: str, words: str, options: Mapping[str, Any]) -> tuple[Any,
 
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(words)
-            read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
-            model, report = read(name, output_loading_info=True, **options)
+            tokenizer: Any = AutoTokenizer.from_pretrained(words)
+            auto_model: Any = AutoModelForCausalLM  # its types do not know output_loading_info
+            model, report = auto_model.from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
         first = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(

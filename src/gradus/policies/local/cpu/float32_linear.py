@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +72,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not _multiplies_here(inputs, weight):
         return F.linear(inputs, weight, bias)
     if torch.is_grad_enabled() and (inputs.requires_grad or weight.requires_grad):
-        return LinearFunction.apply(inputs, weight, bias, torch.float32)
+        return cast(Tensor, LinearFunction.apply(inputs, weight, bias, torch.float32))
     return _onednn(inputs, weight, bias)
 
 

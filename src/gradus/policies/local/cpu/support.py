@@ -20,7 +20,9 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """Says if a CPU has instructions for bfloat16 products; false for other devices, which have autocast."""
     if device.type != "cpu" or not FAST:
         return False
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    # torch has no public name for either.
+    bfloat16 = torch.cpu._is_avx512_bf16_supported()  # pyright: ignore[reportPrivateUsage]
+    return bfloat16 or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
 
 
 def lacks_bfloat16(device: torch.device) -> bool:

@@ -138,4 +138,4 @@ def attend_once(
     keys = key.flatten(0, 1)
     scores = torch.baddbmm(hidden, query.flatten(0, 1), keys.mT, alpha=scaling)
     mixed = torch.bmm(scores.softmax(-1), value.flatten(0, 1))
-    return mixed.unflatten(0, (rows, shared))
+    return mixed.view(rows, shared, *mixed.shape[1:])
