@@ -86,8 +86,8 @@ class Drawing:
         places = [self._place_of[row] for row in rows]
         uniforms = self._uniforms[places, step].to(logits.device)
         tokens, logprobs = draw_tokens(logits, uniforms, self._sampling, self._legal(logits, rows))
-        ids: list[int] = tokens.tolist()
-        values: list[float] = logprobs.tolist()
+        ids: list[int] = tokens.tolist()  # pyright: ignore[reportUnknownVariableType]
+        values: list[float] = logprobs.tolist()  # pyright: ignore[reportUnknownVariableType]
         for row, token, logprob in zip(rows, ids, values, strict=True):
             answer = self.answers[row]
             # GeneralDecoder goes on with rows that have ended until the last one has.

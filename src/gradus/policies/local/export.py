@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -204,7 +204,7 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
         causal.generation_config.save_pretrained(folder)
     merged = dict(_merged_tensors(causal, causal.state_dict() if state is None else state))
     if getattr(causal, "_weight_conversions", None):  # names differ between memory and files
-        merged = cast(dict[str, Tensor], dict(revert_weight_conversion(causal, merged)))
+        merged = dict(revert_weight_conversion(causal, merged))  # pyright: ignore[reportUnknownArgumentType]
     save_torch_state_dict(merged, folder)
 
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
@@ -88,7 +88,7 @@ def dequantize(file: Path, folder: Path) -> ModelSource:
     place = str(file.parent.resolve())
     name = file.name
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, gguf_file=name)
+        tokenizer = cast(Any, AutoTokenizer).from_pretrained(place, gguf_file=name)
         model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.float32)
     except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError, ImportError) as error:
         raise ConfigError(

@@ -182,8 +182,8 @@ class RaggedCache(Cache):
 
 def _by_row(part: Tensor, rows: int) -> Tensor:
     """(H, rows x S, D) as (rows, H, S, D)."""
-    split: Tensor = part.unflatten(1, (rows, -1))
-    return split.transpose(0, 1)
+    heads, _, size = part.shape
+    return part.view(heads, rows, -1, size).transpose(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

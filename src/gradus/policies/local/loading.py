@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -195,7 +195,7 @@ def _published_dtype(base: str) -> str:
 
     with quiet_transformers():
         # Export rounds back to this dtype.
-        config: Any = AutoConfig.from_pretrained(base)
+        config = cast(Any, AutoConfig).from_pretrained(base)
     return str(config.dtype or "float32").removeprefix("torch.")
 
 
@@ -227,9 +227,9 @@ def _load_parts(name: str, words: str, options: Mapping[str, Any]) -> tuple[Any,
 
     try:
         with quiet_transformers():
-            tokenizer: Any = AutoTokenizer.from_pretrained(words)
-            auto_model: Any = AutoModelForCausalLM  # its types do not know output_loading_info
-            model, report = auto_model.from_pretrained(name, output_loading_info=True, **options)
+            tokenizer = cast(Any, AutoTokenizer).from_pretrained(words)
+            # Its types do not know output_loading_info.
+            model, report = cast(Any, AutoModelForCausalLM).from_pretrained(name, output_loading_info=True, **options)
     except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
         first = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(

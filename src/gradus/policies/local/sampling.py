@@ -208,7 +208,7 @@ def _draw_by_blocks(scores: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     # In the dtype of the scores; only the sums of blocks are added in float64.
     mass = (scores - largest).exp_()
     in_blocks = count // _BLOCK * _BLOCK
-    blocks: Tensor = mass[:, :in_blocks].unflatten(-1, (-1, _BLOCK))
+    blocks = mass[:, :in_blocks].view(len(mass), -1, _BLOCK)
     sums = blocks.sum(-1)
     if in_blocks < count:
         rest = mass[:, in_blocks:].sum(-1, keepdim=True)
