@@ -100,8 +100,11 @@ class ChatTemplate:
         tail = self._conversation.partition(_ANSWER)[2]
         self.stop_id, self.stop_text = self._stop_token(tail)
         # Ids that end an answer: the template's own, the tokenizer's end of sequence, and those of the argument.
-        self.stop_ids: frozenset[int] = frozenset({self.stop_id, *stop_ids, tokenizer.eos_token_id}) - {None}
-        self._before, self._after = tail[len(self.stop_text) :].split(_SECOND)
+        self.stop_ids: frozenset[int] = frozenset({self.stop_id, *stop_ids})
+        if tokenizer.eos_token_id is not None:
+            self.stop_ids |= {tokenizer.eos_token_id}
+        behind_stop = tail[len(self.stop_text) :]
+        self._before, self._after = behind_stop.split(_SECOND)
         self.add_frame(self._conversation)
         self._strips = self._strips_content()
         self.first_prompt = lru_cache(maxsize=CACHED)(self._first_prompt)

@@ -234,7 +234,8 @@ class Decoder:
         if shared < _WORTH_SHARING:
             return 0
         (first, row), *others = leaders.items()
-        self._forward([first[:shared]], [0], slots=[self._slot_of[row]])
+        slot = self._slot_of[row]
+        self._forward([first[:shared]], [0], slots=[slot])
         self._lengths[row] = shared
         self._copy({other: row for _, other in others})
         return shared
@@ -322,7 +323,8 @@ class Decoder:
         valid = None
         if min(lengths) < longest:
             # Padding stands on the left, so that the last column is the last token of all rows.
-            news = [[0] * (longest - len(new)) + list(new) for new in news]
+            padding = [0] * longest
+            news = [[*padding[len(new) :], *new] for new in news]
             pads = longest - torch.tensor(lengths)[:, None]
             valid = (places >= pads).to(self._device)
             positions = (positions - pads).clamp_(min=0)

@@ -108,14 +108,16 @@ def _card(exported: LoadedModel, result: ExportResult, source: Path, results: Re
 
 def logp_diff(one: Tensor, other: Tensor) -> float:
     """Largest absolute difference of the log-probs that two tensors of logits (..., V) imply, nats."""
-    return float((one.float().log_softmax(-1) - other.float().log_softmax(-1)).abs().max())
+    difference = one.float().log_softmax(-1) - other.float().log_softmax(-1)
+    return float(difference.abs().max())
 
 
 def _merge(loaded: LoadedModel) -> tuple[Any, float]:
     """Merge the adapters; compare the log-probs of some tokens before and after."""
     adapted = loaded.model.eval()
     vocabulary = adapted.get_input_embeddings().weight.shape[0]
-    ids = torch.tensor([[(7 * place + 3) % vocabulary for place in range(32)]])
+    probe = [(7 * place + 3) % vocabulary for place in range(32)]
+    ids = torch.tensor([probe])
     with torch.inference_mode():
         before = adapted(input_ids=ids, use_cache=False).logits
     # ``safe_merge`` refuses weights that are not numbers.
@@ -202,7 +204,9 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
     config.save_pretrained(folder)
     if causal.can_generate():
         causal.generation_config.save_pretrained(folder)
-    merged = dict(_merged_tensors(causal, causal.state_dict() if state is None else state))
+    if state is None:
+        state = causal.state_dict()
+    merged = dict(_merged_tensors(causal, state))
     if getattr(causal, "_weight_conversions", None):  # names differ between memory and files
         merged = dict(revert_weight_conversion(causal, merged))  # pyright: ignore[reportUnknownArgumentType]
     save_torch_state_dict(merged, folder)

@@ -37,7 +37,8 @@ class GeneralDecoder:
         """Read all prompts and sample an answer to each."""
         batches: dict[tuple[int, int], list[Prompt]] = {}
         for prompt in prompts:
-            ids = [*self._read.get(prompt.row, [])[: prompt.past], *prompt.new]
+            earlier = self._read.get(prompt.row, [])
+            ids = [*earlier[: prompt.past], *prompt.new]
             self._read[prompt.row] = ids
             # Padding would change the state of a recurrent model, so a batch has one length.
             batches.setdefault((len(ids), prompt.budget), []).append(prompt)
@@ -52,7 +53,8 @@ class GeneralDecoder:
         """Answers to prompts of one length and one budget, by row."""
         model: Any = causal_model(self._loaded.model)
         rows = [prompt.row for prompt in prompts]
-        read = torch.tensor([self._read[row] for row in rows], device=self._loaded.device)
+        ids = [self._read[row] for row in rows]
+        read = torch.tensor(ids, device=self._loaded.device)
         stops = sorted(self._loaded.renderer.stop_ids)
         drawing = Drawing(prompts, self.sampling, frozenset(stops), self._grammar, self._masks)
         config = GenerationConfig(

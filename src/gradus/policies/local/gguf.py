@@ -122,6 +122,7 @@ def _source(file: Path) -> ModelSource:
         return str(field.contents()) if field is not None else ""
 
     # Vectors (norms, biases) are mostly in float32, whatever the file is called.
-    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+    matrices = [tensor for tensor in reader.tensors if len(tensor.shape) > 1]
+    kinds = Counter(tensor.tensor_type.name for tensor in matrices)
     kind = kinds.most_common(1)[0][0] if kinds else "nothing"
     return {"file": file.name, "name": text("name") or file.stem, "license": text("license"), "quantization": kind}

@@ -108,7 +108,8 @@ class LocalSession:
         self._takes_turns = len(episodes) > self._size
         for start in episodes:
             renderer.for_tools(start.tools)  # refused before anything is sampled; a call may end with its own token
-        self._decoder: Decoder | GeneralDecoder | None = policy.decoder(min(self._size, max(1, len(episodes))))
+        rows = min(self._size, max(1, len(episodes)))
+        self._decoder: Decoder | GeneralDecoder | None = policy.decoder(rows)
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
         """Answer all requests, in order. A prompt that does not fit fails its row alone.
@@ -206,8 +207,10 @@ def _finish(reading: _Reading, answer: Answer) -> Action:
                 "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
             )
         )
-    action = reading.episode.conversation.add_answer(reading.turn, answer.ids, answer.logprobs, answer.legal)
+    episode, turn = reading.episode, reading.turn
+    action = episode.conversation.add_answer(turn, answer.ids, answer.logprobs, answer.legal)
     assert action.tokens is not None
     # The last token of an answer was drawn, but no forward pass has read it yet.
-    reading.episode.cached = [*reading.turn.prompt, *action.tokens.action_ids[:-1]]
+    read_ids = action.tokens.action_ids[:-1]
+    episode.cached = [*turn.prompt, *read_ids]
     return action

@@ -180,7 +180,8 @@ class ToolRenderer:
         else:
             answer = _PROBE_ANSWER
             stop = self.chat.stop_text
-        text = self.render([_PROBE_USER, answer, *messages])[len(self._start) :]
+        text = self.render([_PROBE_USER, answer, *messages])
+        text = text[len(self._start) :]
         if not calls:
             text = text.partition(_ANSWER)[2]
         return self.chat.ids.cut(text, stop)[1], stop
@@ -234,7 +235,8 @@ class ToolRenderer:
         result, _ = self._following([_PROBE_RESULT])
         later, stop = self._following([question])
         turn = call + self._stop_text + result
-        if text != self._start + turn + turn + self.lead + _ANSWER + stop + later:
+        end = self.lead + _ANSWER + stop + later
+        if text != self._start + turn + turn + end:
             raise ConfigError(
                 "the chat template rewrites history: earlier calls, results or schemas are not written as they were, so a later "
                 "prompt would not extend the sampled tokens; keep them with model.keep_history = true, or " + _WAY_OUT
@@ -245,9 +247,11 @@ class ToolRenderer:
         if isinstance(value, str):
             return self.chat.ids.mark(value, only=self._frame if frame else None)
         if isinstance(value, Mapping):
-            return {key: self._mark(item) for key, item in cast(Mapping[str, Any], value).items()}
+            items = cast(Mapping[str, Any], value).items()
+            return {key: self._mark(item) for key, item in items}
         if isinstance(value, list | tuple):
-            return [self._mark(item) for item in cast(Sequence[Any], value)]
+            values = cast(Sequence[Any], value)
+            return [self._mark(item) for item in values]
         return value
 
 

@@ -140,7 +140,8 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
             normalizers.Prepend(SPACE),
         ]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"\n|{SPACE}?[^{SPACE}\n]+|{SPACE}"), "isolated")
+    words = Regex(rf"\n|{SPACE}?[^{SPACE}\n]+|{SPACE}")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(words, "isolated")
     # The decoder takes back exactly what was put in.
     tokenizer.decoder = decoders.Sequence(
         [
@@ -254,7 +255,8 @@ def _init_numbers(embeddings: Tensor, vocabulary: Mapping[str, int], std: float)
         match = _NUMBER.fullmatch(word)
         if match:
             letters, sign, digits = match.groups()
-            kinds.setdefault((letters, bool(sign)), {})[place] = float(sign + digits)
+            members = kinds.setdefault((letters, bool(sign)), {})
+            members[place] = float(sign + digits)
     width = embeddings.shape[1]
     line = torch.randn(width)
     rates = torch.randn(_WAVE_COUNT) * _WAVE_SPREAD
@@ -309,7 +311,8 @@ def _init_mimetically(layers: Any, config: NanoConfig) -> None:
     size = config.hidden_size // config.heads
     width = config.hidden_size
     shared = config.heads // config.kv_heads
-    rates = config.rope_theta ** -(torch.arange(size // 2) / (size // 2))
+    half = size // 2
+    rates = config.rope_theta ** -(torch.arange(half) / half)
     slow = (rates < _SLOW).repeat(2)  # a pair is a place in a head's first half and the same in its second
     count = int(slow.sum())
     for attention in (layer.self_attn for layer in layers):

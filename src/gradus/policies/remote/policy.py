@@ -223,7 +223,8 @@ class RemoteSession:
             return read_answer(reply, policy.usage, self._clean)
         except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
-            reason = brief(self._clean(f"{policy.model}: {type(error).__name__}: {error}{cause}"))
+            message = f"{policy.model}: {type(error).__name__}: {error}{cause}"
+            reason = brief(self._clean(message))
             code = getattr(error, "code", None)
             if code == "context_length_exceeded" or "context length" in reason.lower():
                 raise ContextLengthError(reason) from None

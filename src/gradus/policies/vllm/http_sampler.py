@@ -212,7 +212,7 @@ def _reason(error: openai.APIStatusError) -> str:
     return f"{error.status_code}: {str(message or error.response.text)[:300]}"
 
 
-def _scores(place: Mapping[str, Mapping[str, Any]]) -> dict[int, float]:
+def _scores(place: Mapping[str, Any]) -> dict[int, float]:
     return {int(token): float(word["logprob"]) for token, word in place.items()}
 
 
@@ -224,7 +224,8 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     except (KeyError, TypeError, ValueError):
         ids = []
         logprobs = []
-    if not ids or len(ids) != len(logprobs) or not all(map(isfinite, logprobs)):
+    complete = len(ids) == len(logprobs) > 0
+    if not complete or not all(map(isfinite, logprobs)):
         raise PolicyError(
             "the server gives no token ids with one finite log-prob for each, without which nothing can be trained on; use vLLM (0.10 or "
             "newer) or `gradus serve`, or let this server teach and evaluate as remote:MODEL"

@@ -31,7 +31,9 @@ def takes_tiles(query: Tensor, shared: int) -> bool:
     """Says if tiles are faster: on a CPU, in a dtype whose products are fast there, for enough queries."""
     if query.device.type != "cpu" or not has_enough_queries(query, shared):
         return False
-    return query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and has_fast_bfloat16(query.device))
+    if query.dtype == torch.bfloat16:
+        return has_fast_bfloat16(query.device)
+    return query.dtype == torch.float32
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def attend_once(
         # The second query is thrown away.
         if query.device.type == "cpu" and count == 1:
             query = query.repeat(1, 1, 2, 1)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)[:, :, :count]
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+        return mixed[:, :, :count]
     rows, shared = key.shape[:2]
     hidden = mask.expand(-1, shared, -1, -1).flatten(0, 1)
     keys = key.flatten(0, 1)
