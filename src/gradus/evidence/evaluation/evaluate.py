@@ -12,7 +12,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
 from gradus.evidence.evaluation.records import LEVEL, Method, Pairing, Runs, condition_record, holm_adjusted
-from gradus.evidence.evaluation.summary import figures_of, require_same_tasks
+from gradus.evidence.evaluation.summary import REWARD, figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 from gradus.stats import LOOK_LEVEL, decided, look_sizes
 
@@ -185,7 +185,7 @@ def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequen
         rolling.add(rollouts, start, end)
         policies = {name: {0: episodes} for name, episodes in rollouts[condition].items()}
         figures = _figures(rolling.spec, condition, rolling.grader, policies, Method())
-        rewards = [Pairing(figures[a], figures[b]).reward() for a, b in pairs]
+        rewards = [Pairing(figures[a], figures[b]).difference(REWARD) for a, b in pairs]
         if end == len(tasks) or decided(rewards, len(tasks)):
             return {"looks": look, "tasks": end, "of": len(tasks)}
     raise AssertionError("the last look sees all tasks")

@@ -5,7 +5,7 @@ Of several training seeds the intervals are over seeds and tasks at once (gradus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,13 @@ from gradus.core import Condition
 from gradus.core.documents import (
     ByCondition,
     ConditionResults,
-    Mean,
     PairedMean,
     PairFigures,
     PolicyFigures,
     differences_of,
 )
-from gradus.evidence.evaluation.summary import Figures, Values, counts, mean, rounded
+from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, mean, rounded
 from gradus.stats import (
-    Interval,
     Paired,
     crossed_difference,
     crossed_interval,
@@ -34,8 +32,6 @@ from gradus.stats import (
 LEVEL = 0.95  # of every interval, unless an evaluation looks at its episodes while they come in
 Runs = Mapping[int, Figures]
 """The figures of a policy by training seed; a policy that no training seed changes has one."""
-
-Read = Callable[[Figures], Values | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,41 +77,25 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
     """
     figures = list(runs.values())
     tasks, clusters = _shared(figures)
-
-    def interval(read: Read) -> Mean:
-        rows = [_row(run, read(run), tasks) for run in figures]
-        if len(rows) == 1:
-            return _stored(mean_interval(rows[0], clusters=clusters, level=method.level))
-        return _stored(crossed_interval(rows, clusters=clusters))
-
     record: Any = {}
-    for name in _names(run.measures for run in figures):
-        record[name] = interval(_measure(name))
-        if len(figures) > 1:
-            record[name]["by_seed"] = [rounded(mean(run.measures.get(name, []))) for run in figures]
-    components = _names(run.components for run in figures)
-    record["components"] = {name: interval(_component(name)) for name in components}
-    record["curves"] = {}
-    for name in _names(run.curves for run in figures):
-        length = max(len(run.curves.get(name, ())) for run in figures)
-        record["curves"][name] = [interval(_point(name, place)) for place in range(length)]
-    return record | counts([episode for run in figures for episode in run.episodes])
-
-
-def _measure(name: str) -> Read:
-    return lambda figures: figures.measures.get(name)
-
-
-def _component(name: str) -> Read:
-    return lambda figures: figures.components.get(name)
-
-
-def _point(name: str, place: int) -> Read:
-    def read(figures: Figures) -> Values | None:
-        points = figures.curves.get(name, ())
-        return points[place] if place < len(points) else None
-
-    return read
+    groups: dict[str, Any] = {"components": {}, "curves": {}}
+    for key in _keys(figures):
+        rows = [_row(run, key, tasks) for run in figures]
+        if len(rows) == 1:
+            interval = mean_interval(rows[0], clusters=clusters, level=method.level)
+        else:
+            interval = crossed_interval(rows, clusters=clusters)
+        stored: Any = {name: rounded(getattr(interval, name)) for name in ("mean", "low", "high")}
+        if key.group == "curves":
+            groups["curves"].setdefault(key.name, []).append(stored)
+        elif key.group == "components":
+            groups["components"][key.name] = stored
+        else:
+            record[key.name] = stored
+            if len(rows) > 1:  # over all tasks of each seed, not only those that all have
+                stored["by_seed"] = [rounded(mean(run.values.get(key, []))) for run in figures]
+    record |= groups | counts([episode for run in figures for episode in run.episodes])
+    return record
 
 
 class Pairing:
@@ -128,45 +108,43 @@ class Pairing:
         self.matched = list(a) == list(b)  # over training seeds too
         self._tasks, self.clusters = _shared([*self.a, *self.b])
 
-    def _rows(self, read: Read) -> tuple[list[Values], list[Values]]:
+    def _rows(self, key: Key) -> tuple[list[Values], list[Values]]:
         """The values of both policies, one row a training seed."""
-        x = [_row(run, read(run), self._tasks) for run in self.a]
-        y = [_row(run, read(run), self._tasks) for run in self.b]
+        x = [_row(run, key, self._tasks) for run in self.a]
+        y = [_row(run, key, self._tasks) for run in self.b]
         return x, y
 
-    def difference(self, read: Read) -> Paired:
+    def difference(self, key: Key) -> Paired:
         """The difference of one figure."""
-        x, y = self._rows(read)
+        x, y = self._rows(key)
         if self.is_single:
             return paired_difference(x[0], y[0], self.clusters, level=self.level)
         return crossed_difference(x, y, matched=self.matched, clusters=self.clusters)
 
-    def reward(self) -> Paired:
-        """The difference of the reward."""
-        return self.difference(_measure("reward"))
-
     def record(self, method: Method) -> PairFigures:
         """Returns the document's record of the pair."""
         record: Any = {}
-        runs = (*self.a, *self.b)
-        for name in _names(run.measures for run in runs):
-            record[name] = self._stored(_measure(name))
+        components: dict[str, PairedMean] = {}
+        for key in _keys([*self.a, *self.b]):
+            if key.group == "measures":
+                record[key.name] = self._stored(key)
+            elif key.group == "components":
+                components[key.name] = self._stored(key)
         if method.power is not None:
             record["reward"] |= self._needed(method.power, method.tests)
-        components = _names(run.components for run in runs)
-        record["components"] = {name: self._stored(_component(name)) for name in components}
+        record["components"] = components
         return record
 
-    def _stored(self, read: Read) -> PairedMean:
-        stored = stored_pair(self.difference(read), self.level)
+    def _stored(self, key: Key) -> PairedMean:
+        stored = stored_pair(self.difference(key), self.level)
         if self.matched and not self.is_single:
-            seeds = zip(*self._rows(read), strict=True)
+            seeds = zip(*self._rows(key), strict=True)
             stored["by_seed"] = [rounded(mean(_minus(x, y))) for x, y in seeds]
         return stored
 
     def _needed(self, power: float, tests: int) -> dict[str, int | None]:
         """How many episodes, or clusters of them, show a difference of ``power`` in the reward."""
-        paired = self.reward()
+        paired = self.difference(REWARD)
         # Holm's correction asks the smallest p of ``tests`` for alpha / tests; the others are asked for less.
         needed = units_needed(paired, power, alpha=0.05 / tests)
         # Episodes of a unit: of a cluster, or samples of a task.
@@ -191,8 +169,9 @@ def _shared(runs: Sequence[Figures]) -> tuple[list[int], list[str] | None]:
     return tasks, [units[task] for task in tasks]
 
 
-def _row(figures: Figures, values: Values | None, tasks: Sequence[int]) -> Values:
+def _row(figures: Figures, key: Key, tasks: Sequence[int]) -> Values:
     """The values of these tasks."""
+    values = figures.values.get(key)
     by_task = dict(zip(figures.tasks, values, strict=True)) if values else {}
     return [by_task.get(task) for task in tasks]
 
@@ -201,8 +180,8 @@ def _minus(a: Values, b: Values) -> Values:
     return [None if x is None or y is None else x - y for x, y in zip(a, b, strict=True)]
 
 
-def _names(tables: Iterable[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for table in tables for name in table))
+def _keys(runs: Sequence[Figures]) -> list[Key]:
+    return list(dict.fromkeys(key for run in runs for key in run.values))
 
 
 def holm_adjusted(conditions: ByCondition, *, over_pairs: bool = False) -> None:
@@ -218,10 +197,6 @@ def holm_adjusted(conditions: ByCondition, *, over_pairs: bool = False) -> None:
     for figures in families.values():
         for figure, p in zip(figures, holm([figure["p"] for figure in figures]), strict=True):
             figure["p_holm"] = rounded(p)
-
-
-def _stored(interval: Interval) -> Mean:
-    return {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
 
 
 def stored_pair(paired: Paired, level: float) -> PairedMean:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite
-from typing import NotRequired, TypedDict, TypeVar
+from typing import Literal, NamedTuple, NotRequired, TypedDict, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import TokenCosts, check_metrics
@@ -24,15 +24,24 @@ Values = list[float | None]
 Cluster = Callable[[Episode], str]
 
 
+class Key(NamedTuple):
+    """The name of a figure. ``group``: measures, components (of the reward) or curves, of which each ``point`` is a figure."""
+
+    group: Literal["measures", "components", "curves"]
+    name: str
+    point: int = 0
+
+
+REWARD, TRUE_REWARD = Key("measures", "reward"), Key("measures", "true_reward")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """The numbers of one policy under one condition and one grader. Lists run over the tasks: means of a task's samples."""
 
     episodes: Sequence[Episode]
     tasks: Sequence[int]  # their seeds
-    measures: Mapping[str, Values]
-    components: Mapping[str, Values]
-    curves: Mapping[str, Sequence[Values]]  # name -> points -> tasks
+    values: Mapping[Key, Values]
     clusters: Sequence[str] | None
 
 
@@ -47,22 +56,21 @@ def figures_of(
 
     ``pass_k``: for each k a figure ``pass@k``.
     """
-    samples = _samples(episodes)
-    by_task = _average_by_task(samples)
-    measures = {name: by_task(values) for name, values in _measures(spec, episodes).items()}
+    samples: dict[int, list[Episode]] = {}
+    places_by_task: dict[int, list[int]] = {}
+    for place, episode in enumerate(episodes):
+        samples.setdefault(episode.task.seed, []).append(episode)
+        places_by_task.setdefault(episode.task.seed, []).append(place)
+    places = list(places_by_task.values())
+    by_episode = {**_measures(spec, episodes), **_components(grader, episodes), **_curves(spec, episodes)}
+    values = {key: _by_task(column, places) for key, column in by_episode.items()}
     for k in pass_k:
-        measures[f"pass@{k}"] = _passes(episodes, samples, k)
-    components = {name: by_task(_components(episodes, name)) for name in grader.weights}
-    curves: dict[str, list[Values]] = {}
-    for name, points in _curves(spec, episodes).items():
-        curves[name] = [by_task(values) for values in points]
+        values[Key("measures", f"pass@{k}")] = _passes(by_episode, places, k)
     return Figures(
         episodes=episodes,
-        tasks=[episodes[places[0]].task.seed for places in samples],
-        measures=measures,
-        components=components,
-        curves=curves,
-        clusters=[_cluster(cluster, episodes, places) for places in samples] if cluster else None,
+        tasks=list(samples),
+        values=values,
+        clusters=[_cluster(cluster, of_task) for of_task in samples.values()] if cluster else None,
     )
 
 
@@ -78,26 +86,14 @@ def require_same_tasks(condition: str, rollouts: Iterable[Sequence[Episode]]) ->
                 )
 
 
-def _samples(episodes: Sequence[Episode]) -> list[list[int]]:
-    """The places of each task's episodes."""
-    places: dict[int, list[int]] = {}
-    for place, episode in enumerate(episodes):
-        places.setdefault(episode.task.seed, []).append(place)
-    return list(places.values())
-
-
-def _average_by_task(samples: Sequence[Sequence[int]]) -> Callable[[Values], Values]:
-    """Returns what makes one value a task of one value an episode; a single sample stays as it is."""
-
-    def average(values: Values) -> Values:
-        if len(values) == len(samples):
-            return values
-        averages: Values = []
-        for places in samples:
-            averages.append(mean([values[place] for place in places]))
-        return averages
-
-    return average
+def _by_task(values: Values, samples: Sequence[Sequence[int]]) -> Values:
+    """One value a task of one value an episode; a single sample stays as it is."""
+    if len(values) == len(samples):
+        return values
+    averages: Values = []
+    for places in samples:
+        averages.append(mean([values[place] for place in places]))
+    return averages
 
 
 def mean(values: Values) -> float | None:
@@ -106,16 +102,17 @@ def mean(values: Values) -> float | None:
     return fsum(numbers) / len(numbers) if numbers else None
 
 
-def _measures(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[str, Values]:
+def _measures(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, Values]:
     """The figures of whole episodes: reward, true reward, the environment's own rewards if there are any, and its metrics."""
     names = dict.fromkeys(name for episode in episodes for name in episode.metrics)
     check_metrics(spec.name, names.keys() - {"true_reward"})
-    measures = {"reward": [_reward(episode) for episode in episodes], "true_reward": _metric(episodes, "true_reward")}
+    measures = {REWARD: [episode.reward.value if episode.reward else None for episode in episodes]}
+    measures[TRUE_REWARD] = _metric(episodes, "true_reward")
     returns = [_number(episode.env_return) for episode in episodes]
     if any(episode.env_return is not None for episode in episodes):
-        measures["env_reward"] = returns
+        measures[Key("measures", "env_reward")] = returns
     for name in names:
-        measures[name] = _metric(episodes, name)
+        measures[Key("measures", name)] = _metric(episodes, name)
     return measures
 
 
@@ -123,20 +120,20 @@ def _metric(episodes: Sequence[Episode], name: str) -> Values:
     return [_number(episode.metrics.get(name)) for episode in episodes]
 
 
-def _reward(episode: Episode) -> float | None:
-    return episode.reward.value if episode.reward else None
-
-
-def _components(episodes: Sequence[Episode], name: str) -> Values:
+def _components(grader: Grader, episodes: Sequence[Episode]) -> dict[Key, Values]:
     rewards = [episode.reward for episode in episodes]
-    return [_number(reward.components.get(name)) if reward else None for reward in rewards]
+    values: dict[Key, Values] = {}
+    for name in grader.weights:
+        column = [reward.components.get(name) if reward else None for reward in rewards]
+        values[Key("components", name)] = [_number(value) for value in column]
+    return values
 
 
-def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:
+def _passes(values: Mapping[Key, Values], samples: Sequence[Sequence[int]], k: int) -> Values:
     """Returns pass@k of each task. An episode passes if its true reward is 1; without true rewards, if its reward is 1."""
-    outcomes = _metric(episodes, "true_reward")
+    outcomes = values[TRUE_REWARD]
     if all(outcome is None for outcome in outcomes):
-        outcomes = [_reward(episode) for episode in episodes]
+        outcomes = values[REWARD]
     passes: Values = []
     for places in samples:
         rewards = [outcomes[place] for place in places]
@@ -145,33 +142,31 @@ def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: in
     return passes
 
 
-def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[str, list[Values]]:
-    """Curves transposed: name -> point -> one value per episode; shorter curves end in None, and failed episodes have none."""
+def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, Values]:
+    """The points of curves; shorter curves end in None, and failed episodes have none."""
     draw = spec.presentation.curves
     if draw is None:
         return {}
     drawn: list[Mapping[str, Sequence[float | None]]] = []
     for episode in episodes:
-        has_curves = episode.stop is not StopReason.FAILED
-        drawn.append((_ask(f"curves of {spec.name!r}", draw, episode) if has_curves else None) or {})
-    transposed: dict[str, list[Values]] = {}
+        is_whole = episode.stop is not StopReason.FAILED
+        curves = _ask(f"curves of {spec.name!r}", draw, episode) if is_whole else None
+        drawn.append(curves or {})
+    values: dict[Key, Values] = {}
     for name in dict.fromkeys(name for curves in drawn for name in curves):
         rows = [curves.get(name, ()) for curves in drawn]
-        length = max(map(len, rows))
-        transposed[name] = [[] for _ in range(length)]
-        for row in rows:
-            for place, point in enumerate(transposed[name]):
-                point.append(_number(row[place]) if place < len(row) else None)
-    return transposed
+        for point in range(max(map(len, rows))):
+            column = [row[point] if point < len(row) else None for row in rows]
+            values[Key("curves", name, point)] = [_number(value) for value in column]
+    return values
 
 
-def _cluster(cluster: Cluster, episodes: Sequence[Episode], places: Sequence[int]) -> str:
+def _cluster(cluster: Cluster, samples: Sequence[Episode]) -> str:
     """The hidden unit of a task's episodes, a unit of its own if it cannot be told.
 
     That of a failed episode may be unknown; it has no figures either, so its label is never read.
     """
-    for place in places:
-        episode = episodes[place]
+    for episode in samples:
         if episode.stop is not StopReason.FAILED:
             return _ask("cluster of a condition", cluster, episode) or f"task {episode.task.seed}"
     return ""
@@ -211,7 +206,7 @@ def counts(episodes: Sequence[Episode]) -> Counts:
         "episodes": len(episodes),
         "failed": stops[StopReason.FAILED],
         "failures": dict(sorted(kinds.items())),
-        "ungraded": sum(_reward(episode) is None for episode in finished),
+        "ungraded": sum(episode.reward is None or episode.reward.value is None for episode in finished),
         "truncated": len(finished) - stops[StopReason.TERMINATED],
         "invalid_actions": rounded(invalid),
     }
