@@ -49,6 +49,7 @@ def remove_stages(run: Path, stages: Sequence[str]) -> None:
     The last one goes first: if the process is killed meanwhile, no evaluation is left of weights that are gone.
     """
     _remove(run, _SUMMARIES)
+    # What builds on other stages goes before them.
     for stage in reversed(stages):
         _remove(run, _WRITTEN.get(stage, ()))
         shutil.rmtree(run / stage, ignore_errors=True)

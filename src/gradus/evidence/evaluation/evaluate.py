@@ -270,7 +270,8 @@ def _document(
             conditions[name] = condition_record(spec.conditions.get(name), figures, compared, method)
         holm_adjusted(conditions, over_pairs=method.correct_pairs)
         by_grader[grader.name] = conditions
-        graded = False  # by the next grader
+        graded = False  # the episodes carry no rewards of the next grader
+    # Readers take the first grader and the first condition for the main ones.
     main, *further = by_grader
     document: Results = {
         "schema": SCHEMA,

@@ -158,11 +158,12 @@ class Pairing:
 
 def _shared(runs: Sequence[Figures]) -> tuple[list[int], list[str] | None]:
     """The tasks that all have, by their seeds, and the hidden unit of each if there are such."""
+    # A run that was stopped, or a data set that grew, leaves tasks that not all have: they are compared on the others.
     common = set(runs[0].tasks).intersection(*(run.tasks for run in runs))
     tasks = [task for task in runs[0].tasks if task in common]
     if runs[0].clusters is None:
         return tasks, None
-    units: dict[int, str] = {}
+    units: dict[int, str] = {}  # an episode that failed may not know its own
     for run in runs:
         for task, unit in zip(run.tasks, run.clusters or (), strict=True):
             units[task] = units.get(task) or unit
@@ -195,7 +196,8 @@ def holm_adjusted(conditions: ByCondition, *, over_pairs: bool = False) -> None:
             for component, figure in pair["components"].items():
                 families.setdefault((*family, "components", component), []).append(figure)
     for figures in families.values():
-        for figure, p in zip(figures, holm([figure["p"] for figure in figures]), strict=True):
+        adjusted = holm([figure["p"] for figure in figures])
+        for figure, p in zip(figures, adjusted, strict=True):
             figure["p_holm"] = rounded(p)
 
 

@@ -109,6 +109,7 @@ def _measures(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, V
     measures = {REWARD: [episode.reward.value if episode.reward else None for episode in episodes]}
     measures[TRUE_REWARD] = _metric(episodes, "true_reward")
     returns = [_number(episode.env_return) for episode in episodes]
+    # Environments of one turn mostly have no reward of their own: a figure of nothing would be noise in every table.
     if any(episode.env_return is not None for episode in episodes):
         measures[Key("measures", "env_reward")] = returns
     for name in names:
@@ -138,7 +139,8 @@ def _passes(values: Mapping[Key, Values], samples: Sequence[Sequence[int]], k: i
     for places in samples:
         rewards = [outcomes[place] for place in places]
         graded = [reward for reward in rewards if reward is not None]
-        passes.append(pass_at_k(len(graded), sum(reward >= 1.0 for reward in graded), k))
+        passed = sum(reward >= 1.0 for reward in graded)
+        passes.append(pass_at_k(len(graded), passed, k))
     return passes
 
 
@@ -215,8 +217,9 @@ def counts(episodes: Sequence[Episode]) -> Counts:
         record["first_failure"] = failure
     actions = Counter(action for turn in turns for action in _actions(turn))
     if 0 < len(actions) <= _MOST_ACTIONS:
-        in_order = sorted(actions)  # most_common keeps it among equal counts
-        record["actions"] = dict(Counter({action: actions[action] for action in in_order}).most_common())
+        # The most frequent first, and of equally frequent ones by the alphabet: most_common keeps the order.
+        in_order = Counter(dict(sorted(actions.items())))
+        record["actions"] = dict(in_order.most_common())
     usage = _usage(turns)
     if usage is not None:
         record["usage"] = usage

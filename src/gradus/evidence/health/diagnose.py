@@ -13,8 +13,18 @@ from gradus.evidence.health.rules import RULES, Rule
 
 Severity = Literal["info", "warn", "stop"]
 # The words of doctor.json and of alerts for the scale that all checks share.
-SEVERITY: dict[Status, Severity] = {"pass": "info", "note": "info", "open": "info", "warn": "warn", "fail": "stop"}
-_STATE: dict[Severity, Literal["healthy", "warn", "stop"]] = {"info": "healthy", "warn": "warn", "stop": "stop"}
+SEVERITY: dict[Status, Severity] = {
+    "pass": "info",
+    "note": "info",
+    "open": "info",
+    "warn": "warn",
+    "fail": "stop",
+}
+_STATE: dict[Severity, Literal["healthy", "warn", "stop"]] = {
+    "info": "healthy",
+    "warn": "warn",
+    "stop": "stop",
+}
 _EXIT = {"healthy": 0, "warn": 1, "stop": 2}
 _FEW = 5  # steps that most rules look at
 Records = Sequence[Record]
@@ -89,6 +99,7 @@ class Monitor:
         self._identities: set[tuple[Any, ...]] = set()
 
     def __call__(self, records: Records) -> list[dict[str, Any]]:
+        # A resumed run passes all of its records again.
         fresh = [record for record in records if _identity(record) not in self._identities]
         self._identities.update(map(_identity, fresh))
         for history in self._histories.values():
@@ -113,6 +124,7 @@ def _alert(finding: Finding, step: int | None) -> dict[str, Any]:
 
 
 def _identity(record: Record) -> tuple[Any, ...]:
+    # Two validations of one step differ by decoding, two alerts by rule.
     return (record.get("kind", "step"), *map(record.get, ("step", "decoding", "condition", "rule")))
 
 

@@ -155,6 +155,7 @@ def reward_falls(history: History) -> Fired:
 def component_dominance(history: History) -> Fired:
     """One of several components carries more than nine tenths of the reward's variance; if it moves with the true reward it should."""
     names = history.names("component_variance", last=_WINDOW)
+    # A single component always carries all of it.
     if len(names) < 2 or len(history) < _WINDOW:
         return None
     for name in names:
@@ -205,6 +206,7 @@ def short_answers(history: History) -> Fired:
         return None
     if length >= _HALF or variety >= _HALF:
         return None
+    # Short answers that are right are no fault.
     aim = "true_reward_mean" if len(history.measured("true_reward_mean")) else "reward_mean"
     gain = difference(history.head(aim, _WINDOW), history.column(aim, _WINDOW))
     if gain is None or gain > _NOISE:

@@ -49,6 +49,7 @@ def recent_share(hits: Array, counts: Array) -> Share | None:
     has_figures = ~np.isnan(hits) & (counts > 0)
     if has_figures[-_STEPS:].sum() < 3:
         return None
+    # A step without the figure counts as a step without episodes.
     hits, counts = np.where(has_figures, hits, 0.0), np.where(has_figures, counts, 0.0)
     pooled = np.cumsum(counts[::-1])
     enough = max(_STEPS, 1 + int(np.searchsorted(pooled, _ENOUGH)))

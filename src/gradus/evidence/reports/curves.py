@@ -129,6 +129,7 @@ def _of_kinds(records: Sequence[Json], *kinds: str) -> list[Json]:
 def _top(curve: Curve) -> float | None:
     """Says where the axis ends so that the first steps do not press all others together; None if they do not."""
     values = sorted(value for series in curve.series for value in series.y if value is not None)
+    # With few values nothing is an outlier.
     if len(values) < 20:
         return None
     most = values[int(0.85 * len(values))]
@@ -168,7 +169,13 @@ def running_mean(values: Sequence[float | None], window: int) -> list[float | No
     return means
 
 
-def _chart(title: str, note: str, records: Sequence[Json], lines: Mapping[str, str], group: str = "") -> Curve:
+def _chart(
+    title: str,
+    note: str,
+    records: Sequence[Json],
+    lines: Mapping[str, str],
+    group: str = "",
+) -> Curve:
     """One chart with a line for each key of ``lines``, called by its value. ``group``: the mapping that holds the keys, if one does."""
     series = [_series(name, records, key, group) for key, name in lines.items()]
     return Curve(title=title, note=note, series=series)
@@ -209,7 +216,14 @@ def _keys(records: Sequence[Json], group: str) -> list[str]:
     return list(dict.fromkeys(key for mapping in groups for key in mapping))
 
 
-def _series(name: str, records: Sequence[Json], key: str, group: str, *, dots: bool = False) -> Series:
+def _series(
+    name: str,
+    records: Sequence[Json],
+    key: str,
+    group: str,
+    *,
+    dots: bool = False,
+) -> Series:
     # A resumed run may write a step twice; the later line is the one that counts.
     values: dict[float, float | None] = {}
     for record in records:
@@ -220,6 +234,7 @@ def _series(name: str, records: Sequence[Json], key: str, group: str, *, dots: b
     # Of a figure that is measured now and then a line would have more gaps than stretches.
     if dots or 2 * len(measured) <= len(points):
         dots, points = True, measured
+    # The last point stays: it is what a reader looks for.
     stride = len(points) // LONGEST + 1
     points = [*points[:-1:stride], *points[-1:]]
     y = [value for _, value in points]
@@ -258,7 +273,14 @@ def outcome_curves(results: Results, condition: str) -> list[Json]:
             y = [point["mean"] for point in points]
             x = list(range(1, len(y) + 1))
             if set(y) - {None}:
-                lines.setdefault(name, []).append({"name": policy, "x": x, "y": y})
+                lines.setdefault(name, []).append(
+                    {
+                        "name": policy,
+                        "x": x,
+                        "y": y,
+                    }
+                )
+    # First the charts, then what is held against them: the order of curves is the environment's.
     charts: dict[str, Json] = {}
     for name, series in lines.items():
         if _chart_of(name, lines) == name:

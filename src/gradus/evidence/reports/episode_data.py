@@ -128,8 +128,14 @@ def json_values(value: Any, digits: int = 6) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def _entry(group: Group, view: View | None, advantages: Advantages | None, pieces: Pieces | None) -> ShownGroup:
+def _entry(
+    group: Group,
+    view: View | None,
+    advantages: Advantages | None,
+    pieces: Pieces | None,
+) -> ShownGroup:
     by_member = advantages(group) if advantages and len(group.episodes) > 1 else None
+    # An advantage compares members, so an episode alone has none.
     members = [_member(episode, view, pieces) for episode in group.episodes]
     for index, member in enumerate(members):
         member["advantages"] = json_values(by_member[index]) if by_member is not None else None
@@ -189,7 +195,7 @@ def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> Json:
     if turn.calls:
         stored["calls"] = [[call.name, call.arguments, call.fault, call.error] for call in turn.calls]
     results = _results(turn.messages)
-    if results:
+    if results:  # the page shows them under the names of their tools, and not in the observation once more
         stored["results"] = results
         stored["observation"] = "\n".join(message.content for message in turn.messages if message.role != "tool")
     if not turn.valid:

@@ -67,6 +67,7 @@ class RunRecord:
     @property
     def settings(self) -> Json:
         """The recipe's settings; empty if there is none, or if it cannot be read."""
+        # A recipe that was edited by hand must not cost the report.
         try:
             return tomllib.loads(self.recipe or "")
         except (ValueError, RecursionError):
@@ -149,6 +150,7 @@ def holds_a_run(folder: Path) -> bool:
 def _name(folder: Path) -> str:
     """The folder's name, with the run's before that of a seed."""
     path = folder.absolute()
+    # "seed-0" alone would say nothing of the run.
     is_seed = path in seed_folders(path.parent).values()
     return f"{path.parent.name}/{path.name}" if is_seed else path.name
 

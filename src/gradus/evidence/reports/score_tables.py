@@ -69,7 +69,13 @@ def score_charts(results: Results) -> Json:
         for measure in measures:
             name = f"reward, {grader}" if measure == "reward" else measure_name(results, measure)
             by_condition = [_score_chart(scores, measure) for scores in conditions.values()]
-            charts.append({"key": f"{grader}/{measure}", "name": name, "conditions": by_condition})
+            charts.append(
+                {
+                    "key": f"{grader}/{measure}",
+                    "name": name,
+                    "conditions": by_condition,
+                }
+            )
     return {"measures": charts}
 
 
@@ -107,6 +113,7 @@ def score_tables(results: Results) -> list[ScoreTable]:
 
 def _overview(grader: str, conditions: Mapping[str, Scores]) -> ScoreTable:
     """Policies by conditions: the reward alone."""
+    # A policy may be missing in some conditions: those of the first come first.
     first = next(iter(conditions.values()))
     names = dict.fromkeys(first.ranked())
     for scores in conditions.values():
@@ -135,7 +142,8 @@ def seed_tables(results: Results, condition: str) -> list[ScoreTable]:
         rows += _seed_rows(name, means_of(policy).get("reward"), len(seeds))
     for name, pair in stored["pairs"].items():
         sides = " − ".join(sides_of(name, stored["policies"]))
-        rows += _seed_rows(sides, differences_of(pair).get("reward"), len(seeds), signed=True)
+        reward = differences_of(pair).get("reward")
+        rows += _seed_rows(sides, reward, len(seeds), signed=True)
     if not rows:
         return []
     return [
@@ -148,7 +156,13 @@ def seed_tables(results: Results, condition: str) -> list[ScoreTable]:
     ]
 
 
-def _seed_rows(name: str, reward: Mean | None, seeds: int, *, signed: bool = False) -> list[Row]:
+def _seed_rows(
+    name: str,
+    reward: Mean | None,
+    seeds: int,
+    *,
+    signed: bool = False,
+) -> list[Row]:
     """One row, or none for a policy that was not trained from all seeds."""
     by_seed = reward.get("by_seed", []) if reward else []
     if len(by_seed) != seeds:
@@ -216,7 +230,8 @@ def _pair_table(results: Results, condition: str, conditions: Mapping[str, Score
     for pair in scores.pairs:
         cells = [figure_cell(pair.figures.get(measure), signed=True) for measure in measures]
         cells += _test_cells(pair.reward, with_power=power is not None)
-        rows.append(Row(name=f"{pair.first} − {pair.second}", cells=cells, own=is_own(pair.first)))
+        name = f"{pair.first} − {pair.second}"
+        rows.append(Row(name=name, cells=cells, own=is_own(pair.first)))
     header = ["difference", *(measure_name(results, measure) for measure in measures), "wins", "p (Holm)"]
     if power is not None:
         header.append(f"episodes for {power['difference']:g}")
@@ -260,6 +275,10 @@ def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = Tr
 
 def _counted(policy: PolicyFigures) -> str:
     """``100, 5 failed``: the episodes of a policy, and what is missing of them."""
-    counts = {"failed": policy["failed"], "ungraded": policy["ungraded"], "truncated": policy["truncated"]}
+    counts = {
+        "failed": policy["failed"],
+        "ungraded": policy["ungraded"],
+        "truncated": policy["truncated"],
+    }
     missing = [f"{count} {kind}" for kind, count in counts.items() if count]
     return ", ".join([str(policy["episodes"]), *missing])

@@ -44,19 +44,26 @@ def show_results(results: Results, *, every: bool = False) -> RenderableType:
         return Group(headline, *cautions)
     if not every:
         table = _condition_table(results, results["grader"], condition, most=_MOST_POLICIES)
-        return Group(headline, Text(), table, *_missing(results, condition), *cautions[:_MOST_CAUTIONS])
+        missing = _missing(results, condition)
+        return Group(headline, Text(), table, *missing, *cautions[:_MOST_CAUTIONS])
     parts: list[RenderableType] = [headline, *cautions]
     for name in results["conditions"]:
         parts.append(Text())
         parts += [_condition_table(results, grader, name) for grader in scores_of(results)]
         parts += _missing(results, name)
-        if name == condition:
+        if name == condition:  # of the other conditions the report has them
             parts += [terminal_table(table) for table in seed_tables(results, name)]
         parts += _claims(results, name)
     return Group(*parts)
 
 
-def _condition_table(results: Results, grader: str, condition: str, *, most: int | None = None) -> RenderableType:
+def _condition_table(
+    results: Results,
+    grader: str,
+    condition: str,
+    *,
+    most: int | None = None,
+) -> RenderableType:
     """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns.
 
     ``most``: so many policies, the run's own checkpoints and the highest of the others.

@@ -12,7 +12,12 @@ from gradus.evidence.reports.verdict import State, state_of
 from gradus.stats import format_signed
 
 _STUDENT = "grpo"
-_STATES: dict[str, State] = {"healthy": "shown", "stop": "refuted", "pass": "shown", "fail": "refuted"}
+_STATES: dict[str, State] = {
+    "healthy": "shown",
+    "stop": "refuted",
+    "pass": "shown",
+    "fail": "refuted",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     if results is None or condition is None:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
     conditions = scores_of(results)[results["grader"]]
+    # A student is judged on tasks that it never saw; policies that did not learn, on the first condition.
     has_student = any(name in conditions[condition].policies for name in STUDENTS)
     if has_student:
         condition = headline_condition(results) or condition
@@ -174,6 +175,7 @@ def _student_headline(results: Results, scores: Scores) -> str | None:
     amount = f"reward {_change(scores, pair, 'reward')}"
     if true_reward is not None and true_reward != reward:
         amount += f"; {aim} {_change(scores, pair, 'true_reward')}"
+    # Without a true reward "better" cannot be said: the grader may be gamed.
     states = (state_of(reward), state_of(true_reward) if true_reward else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
     if before not in BEFORE:
@@ -279,6 +281,7 @@ def _claims(results: Results, scores: Scores) -> list[Claim]:
         pairs = [greedy[name] for name in order if name in greedy and name.endswith(_GREEDY)]
         pairs += [against[name] for name in order if name in against]
     elif len(pairs) >= math.comb(len(order), 2):
+        # All pairs of ten policies would be 45 sentences; neighbors in the ranking say the same.
         steps = [scores.against(upper).get(lower) for lower, upper in pairwise(order)]
         pairs = [step for step in steps if step]
     return [_claim(results, pair) for pair in reversed(pairs) if "reward" in pair.figures]
