@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tiny_qwen2 import make_tiny_qwen2
@@ -70,6 +72,26 @@ def test_a_resumed_run_keeps_the_settings_that_were_fitted(folder: Path, tmp_pat
     again = fitted_job(job, tmp_path, time="5m", fixed=("grpo.groups",), anyway=False, tell=lines.append)
     assert again.recipe == first.recipe
     assert len(lines) == 4  # the second time nothing was asked
+
+
+def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One first update was timed with two clocks, so that training took 0.0 s and an update 8.5 s."""
+    costs = iter([{"train": 9.0, "update": 8.0}, {"train": 3.2, "update": 0.5}])
+    steps: list[float] = []
+
+    def update(*arguments: Any) -> Any:
+        steps.append(1.0)
+        return SimpleNamespace(seconds=next(costs))
+
+    monkeypatch.setattr("gradus.runs.forecast.base_probe.policy_update", update)
+    job = job_with(folder, "letters")
+    probe = look_at_base(job, time=None, fixed=()).probe
+    assert len(steps) == 2
+    config = job.recipe.grpo
+    trained = 4 * 4  # a quarter of the questions, four answers each
+    assert probe.train == pytest.approx(3.2 / config.epochs / trained)
+    assert probe.update == pytest.approx(0.5 / (config.epochs * config.minibatches))
+    assert probe.rollout > 0
 
 
 def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path) -> None:

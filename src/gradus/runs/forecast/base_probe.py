@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from gradus.stats import Interval, format_interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples
 from gradus.training.data.tasks import reserved_ids, training_tasks
+from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import policy_update
@@ -37,7 +39,7 @@ class BaseProbe:
     """The base on questions of the run, under the run's own sampling.
 
     ``varied``: questions whose answers earned different rewards; ``cut``: answers that ended at the limit. ``speed``: sampled tokens a
-    second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update, none of them with the wait for other programs.
+    second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update.
     ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
     answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward. ``error``: why the first answer without a reward has none.
     """
@@ -94,12 +96,11 @@ def probe_base(job: Job) -> BaseProbe:
     )
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
-    clock = time.thread_time if loaded.device.type == "cpu" else time.perf_counter
     part = max(1, count // _PARTS)
     groups, seconds, speeds = [], 0.0, list[float]()
     with progress_bar("probe of the base", count * SAMPLES, "answers") as advance:
         for first in range(0, len(tasks), part):
-            began = clock()
+            began = time.perf_counter()
             rolled = roll_out(
                 spec,
                 policy,
@@ -111,12 +112,12 @@ def probe_base(job: Job) -> BaseProbe:
                 max_turns=config.max_turns,
                 first_group=first,
             )
-            spent = max(clock() - began, 1e-9)
+            spent = time.perf_counter() - began
             groups += rolled.groups
             seconds += spent
             speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
-    train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]], clock)
+    train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]])
     episodes = [episode for group in groups for episode in group.episodes]
     return _figures(spec, episodes, config, rollout=seconds / len(episodes), train=train, update=update, speeds=speeds)
 
@@ -170,21 +171,32 @@ def _tokens(episode: Episode) -> int:
 
 
 def _training_seconds(
-    loaded: LoadedModel, config: GrpoConfig, groups: Sequence[Sequence[Episode]], clock: Callable[[], float]
+    loaded: LoadedModel, config: GrpoConfig, groups: Sequence[Sequence[Episode]]
 ) -> tuple[float, float]:
-    """Seconds of training on one episode, and of one update of the weights, from a real step with advantages of +1 and -1."""
+    """Seconds of training on one episode, and of one update of the weights, from real steps with advantages of +1 and -1.
+
+    Two steps are taken and the second is timed: the first one also allocates the optimizer's state and compiles what is compiled. Raises
+    TrainingError if the clock says that a step takes no time.
+    """
     samples: list[TrainingSample] = []
     for number, members in enumerate(groups):
         for index, episode in enumerate(members):
             for sample in episode_samples(episode, index=len(samples), group=number):
                 sign = torch.full((sample.actions,), 1.0 - 2.0 * (index % 2), dtype=torch.float64)
                 samples.append(replace(sample, advantages=sign))
-    began = clock()
-    result = policy_update(loaded, make_optimizer(loaded.model, config), samples, config, config.lr)
-    spent = clock() - began
-    update = min(result.seconds["update"], spent) / (config.epochs * config.minibatches)
+    optimizer = make_optimizer(loaded.model, config)
+    config = config.model_copy(
+        update={"max_logp_diff": math.inf}
+    )  # the second step has other weights than the sampler had
+    policy_update(loaded, optimizer, samples, config, config.lr)
+    result = policy_update(loaded, optimizer, samples, config, config.lr)
+    train, update = result.seconds["train"], result.seconds["update"]
+    if not (train > 0 and update > 0):
+        raise TrainingError(
+            f"a training step of the probe took {train:g} s and its update {update:g} s; the clock stands still"
+        )
     episodes = sum(len(members) for members in groups)
-    return max(spent - result.seconds["update"], 0.0) / config.epochs / episodes, update
+    return train / config.epochs / episodes, update / (config.epochs * config.minibatches)
 
 
 def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tuple[str, str]:
