@@ -14,9 +14,14 @@ import pytest
 
 from gradus.core import Group
 from gradus.evidence.evaluation import evaluate
-from gradus.evidence.reports import prepare_report, shown_episodes, write_eval_report, write_report
+from gradus.evidence.reports import (
+    prepare_report,
+    render_report,
+    shown_episodes,
+    write_eval_report,
+    write_report,
+)
 from gradus.evidence.reports.run_files import RunRecord
-from gradus.evidence.reports.tiles import tiles
 from gradus.runs.stages.evaluation import write_evaluation_report
 from tests.fakes import policy_figures, results_document
 
@@ -168,21 +173,28 @@ def test_four_tiles_say_what_matters_under_the_headline() -> None:
     change = {"reward": {"mean": 0.05, "low": 0.03, "high": 0.07}}
     results = results_document("rhythm", {"grpo - sft": change})
     condition = results["conditions"]["main"]
-    condition["policies"] = {"grpo": policy_figures(reward=0.8), "bayes": policy_figures(reward=0.93)}
+    rewards = {"sft": None, "grpo": 0.8, "bayes": 0.93}
+    condition["policies"] = {name: policy_figures(reward=reward) for name, reward in rewards.items()}
     for pair in condition["pairs"].values():
         pair["reward"] |= {"episodes": 40}
     record = RunRecord(
         name="run",
         results=results,
         recipe='[teach]\npolicy = "bayes"',
-        audit={"verdict": "fail", "checks": [{"name": "blind answers", "status": "fail"}]},
-        doctor={"status": "healthy", "diagnoses": []},
+        audit={
+            "verdict": "fail",
+            "summary": "",
+            "checks": [{"name": "blind answers", "status": "fail", "evidence": ""}],
+            "points": [],
+            "hack": None,
+        },
+        doctor={"status": "healthy", "summary": "Healthy: nothing to do.", "diagnoses": []},
     )
-    told = [(each.label, each.value, each.state) for each in tiles(record)]
-    assert told == [
-        ("gain of GRPO", "+0.05", "shown"),
-        ("distance to the teacher", "−0.13", "open"),
-        ("audit", "fail", "refuted"),
-        ("health", "healthy", "shown"),
+    tile = r'<li class="(\w+)"><a href="#\w+"><small>([^<]*)</small><b>([^<]*)</b>'
+    assert re.findall(tile, render_report(record)) == [
+        ("shown", "gain of GRPO", "+0.05"),
+        ("open", "distance to the teacher", "−0.13"),
+        ("refuted", "audit", "fail"),
+        ("shown", "health", "healthy"),
     ]
-    assert tiles(RunRecord(name="empty")) == []
+    assert re.findall(tile, render_report(RunRecord(name="empty"))) == []

@@ -19,8 +19,9 @@ from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.results import figure
 from gradus.evidence.reports.run_files import NOT_STORED, RunRecord, holds_a_run, read_run, seed_folders
 from gradus.evidence.reports.score_tables import figure_cell
+from gradus.evidence.reports.verdict import state_of
 from gradus.evidence.stage_files import changed_since
-from gradus.stats import format_interval, format_money, format_number
+from gradus.stats import format_interval, format_money, format_number, format_signed
 from gradus.version import __version__
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _pages() -> Environment:
         seconds=format_seconds,
         figure=figure,
         cell=figure_cell,
+        signed=format_signed,
+        state=state_of,
     )
     return pages
 

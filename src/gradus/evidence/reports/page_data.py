@@ -8,10 +8,9 @@ from dataclasses import asdict
 
 from gradus.core.documents import Description, Results
 from gradus.evidence.reports.curves import audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
-from gradus.evidence.reports.results import main_condition, scores_of
+from gradus.evidence.reports.results import headline_condition, main_condition, scores_of
 from gradus.evidence.reports.run_files import Json, RunRecord
 from gradus.evidence.reports.score_tables import score_charts, score_tables
-from gradus.evidence.reports.tiles import tiles
 from gradus.evidence.reports.verdict import verdict_on
 
 MOST_ACTIONS = 10
@@ -53,12 +52,12 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     context: Json = {
         "record": record,
         "verdict": verdict_on(results, quick=is_quick),
-        "tiles": tiles(record),
         "states": STATES,
         "promises": [] if is_quick else record.promises,  # at toy size all of them are missed
         "alerts": [line for line in record.grpo if line.get("kind") == "alert"],
         "aim": results["true_reward_name"] if results else aim,
         "condition": None,
+        "headline": None,
         "actions": None,
         "scores": [],
         "reference": None,  # the figures of an environment's original
@@ -75,12 +74,14 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     condition = main_condition(results) if results else None
     if results is None or condition is None:
         return context, data
+    graders = scores_of(results)
     context["condition"] = condition
+    context["headline"] = graders[results["grader"]][headline_condition(results) or condition]
     context["actions"] = actions_used(results, condition)
     context["scores"] = score_tables(results)
     if about and "reference" in about:
         context["reference"] = about["reference"]
-        context["here"] = scores_of(results).get(about["reference"]["grader"], {})
+        context["here"] = graders.get(about["reference"]["grader"], {})
     data["scores"] = score_charts(results)
     data["curves"]["outcome"] = outcome_curves(results, condition)
     return context, data

@@ -97,6 +97,15 @@ class Scores:
                 against.setdefault(pair.first, pair.reversed())
         return against
 
+    def change(self, subject: str, other: str) -> Figure | None:
+        """``subject``'s reward minus another policy's: paired if that was stored, else of the means alone."""
+        pair = self.against(subject).get(other)
+        if pair is not None and "reward" in pair.figures:
+            return pair.figures["reward"]
+        first = self.policies.get(subject, {}).get("reward")
+        second = self.policies.get(other, {}).get("reward")
+        return Figure(mean=first.mean - second.mean) if first and second else None
+
 
 def scores_of(results: Results) -> dict[str, dict[str, Scores]]:
     """Returns the scores by grader and condition, the main grader first."""
