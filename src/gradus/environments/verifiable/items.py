@@ -120,10 +120,13 @@ def split_items(
 ) -> TableTasks:
     """Splits items: a tenth is held out unless ``held_out`` has items, a tenth of the rest is only seen in evaluation.
 
+    At least one of two questions is held out, and at least one is trained on. A single question is in every split: it can be audited
+    and evaluated, and training refuses it, because it passes over what evaluation asks.
     ``harder`` is the quarter of the held-out items with the longest questions. ``way_out``: what to do if there are too few.
     """
     if held_out is None:
-        held_out, items = _tenth(items, "")
+        held_out, items = _tenth(items, "", least=1)
+        held_out = held_out or items
     unseen, trained = _tenth(items, "seen ")
     if not trained or not held_out:
         raise ConfigError(
@@ -161,11 +164,18 @@ def mixed(items: Sequence[Item]) -> list[Item]:
     return [item for _, item in placed]
 
 
-def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
-    """Parts about a tenth of the items from the rest, by what they ask, so that added items move no other."""
+def _tenth(items: Sequence[Item], key: str, *, least: int = 0) -> tuple[list[Item], list[Item]]:
+    """Parts about a tenth of the items from the rest, by what they ask, so that added items move no other.
+
+    The part has at least ``least`` of the questions, those with the smallest hash; the rest has at least one.
+    """
+    shares = [share_of(key + item.question) for item in items]
+    in_order = sorted(set(shares))
+    limit = max([_TENTH, *in_order[: least + 1]])
+    limit = min([limit, *in_order[-1:]])
     parts: tuple[list[Item], list[Item]] = [], []
-    for item in items:
-        parts[share_of(key + item.question) >= _TENTH].append(item)
+    for item, share in zip(items, shares, strict=True):
+        parts[share >= limit].append(item)
     return parts
 
 

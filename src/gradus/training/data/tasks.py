@@ -58,7 +58,7 @@ def validation_tasks(
 ) -> list[Task]:
     """The held-out tasks: the first training tasks that differ from each other, from those of conditions and from what was taught.
 
-    At most half of a finite set is held out, so that a file of forty rows leaves something to train on.
+    At most half of a finite set is held out, so that a file of forty rows leaves something to train on, and none of a single task.
     """
     if not config.held_out:
         return []
@@ -83,7 +83,7 @@ def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
     with suppress(ConfigError):  # no other is left
         for _ in islice(_different(spec, config, _condition_ids(spec)), 2 * config.held_out):
             different += 1
-    return max(1, different // 2)
+    return different // 2
 
 
 def _different(spec: EnvironmentSpec, config: GrpoConfig | HeldOut, excluded: frozenset[str]) -> Iterator[Task]:
