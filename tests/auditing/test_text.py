@@ -276,7 +276,8 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error(remote):
     """Gold was said to earn too little, the remedy was to return the least reward, and hostile answers passed."""
     found = {check.subject: check for check in audit_text(subject(_unreachable, remote=remote))[0]}
     assert {name: check.status for name, check in found.items()} == {"grading": "fail", "leaks": "pass"}
-    assert found["grading"].evidence.endswith("Connection error.")
+    assert "Connection error." in found["grading"].evidence
+    assert found["grading"].evidence.endswith(" in _unreachable)")
 
 
 def _first_row(prompts, completions, answer, **columns):

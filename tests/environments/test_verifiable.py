@@ -208,7 +208,6 @@ def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> N
             b"question,question,answer\na,b,c\n",
             "twice.csv has the columns question, question, answer; expected",
         ),
-        ("few.csv", b"question,answer\na,b\n", r"few.csv\?test=FILE"),
         ("rows.parquet", b"PAR1", "convert it"),
     ],
 )

@@ -151,3 +151,9 @@ def signed(figure: Paired | Interval, digits: int = 3) -> str:
     if figure.mean is None:
         return "an unknown part"
     return format_interval(figure, signed=True, digits=digits)
+
+
+def shortened(text: str) -> str:
+    """An error in one line of at most 300 characters: its beginning, and its end, where the place stands that raised it."""
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else f"{line[:195]}...{line[-100:]}"

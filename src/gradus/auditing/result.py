@@ -100,8 +100,17 @@ class AuditResult:
         return None  # intervals are half as wide then
 
     @property
+    def broken(self) -> AuditCheck | None:
+        """The check that says why nothing got a reward; None if something did."""
+        return next((check for check in self.checks if check.subject == "grading"), None)
+
+    @property
     def summary(self) -> str:
         """One line a person can act on."""
+        if self.broken is not None:
+            # Episodes that failed have no reward either, which says nothing of the grader.
+            verdict = "cannot be audited" if self.broken.measured.get("failed") else "is broken"
+            return f"{self.grader} {verdict}: {self.broken.evidence}. Mend this, then audit again."
         failed = self._named("fail")
         if failed:
             return f"{self.grader} can be exploited ({failed}): do not train on it before this is mended."
@@ -244,7 +253,8 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:
-        if whole or check.status in ("fail", "open"):
+        is_said = check is result.broken and not whole  # by the verdict
+        if whole or (check.status in ("fail", "open") and not is_said):
             evidence = check.evidence if whole else beginning(check.evidence, _EVIDENCE)
             mark = (MARKS[check.status], STYLES[check.status])
             parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))

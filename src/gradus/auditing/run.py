@@ -18,7 +18,7 @@ from gradus.auditing.plans.exploit import (
     constant_credit,
     search_plans,
 )
-from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks
+from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks, not_graded
 from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import (
     Progress,
@@ -41,7 +41,7 @@ from gradus.auditing.text.checks import (
     hostile,
     judge,
     leaks,
-    not_graded,
+    no_scores,
     sanity,
 )
 from gradus.auditing.text.from_source import from_source
@@ -152,8 +152,9 @@ def run_audit(
         for plan, rolled_out in zip(search.finalists, search.episodes, strict=True):
             points.append(_point(f"search: {plan.describe()}", "search", rolled_out))
     else:
-        why = "no episode got a reward; see hygiene"
-        checks = [AuditCheck(subject=name, status="note", evidence=why) for name in _NEED_REWARDS]
+        why = "no episode got a reward; see grading"
+        skipped = [AuditCheck(subject=name, status="note", evidence=why) for name in _NEED_REWARDS]
+        checks = [not_graded(panel), *skipped]
     return AuditResult(
         environment=spec.name,
         grader=audited.name,
@@ -276,7 +277,7 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
     first = sanity(ground)
     scores_nothing = ground.subject.remote or not ground.scored
     if ground.errors and not ground.bases and scores_nothing:
-        return [not_graded(ground), leaks(ground)]
+        return [no_scores(ground), leaks(ground)]
     if ground.subject.remote:
         paying.append(judge(ground))
     checks = [

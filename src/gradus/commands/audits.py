@@ -128,7 +128,7 @@ def _after_audit(
         next_command("run", environment, *reward_words, *same("recipe", "grader"))
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
-    elif out is None:  # else the page with the evidence has been written
+    elif out is None and result.result.broken is None:  # else the page with the evidence has been written
         why = "writes audit.json, a page with the evidence, and the hack if there is one"
         next_command("audit", environment, *again, "--out", "audit", why=why)
     return _CODES[result.verdict]

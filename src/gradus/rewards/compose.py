@@ -92,11 +92,11 @@ class _Log:
 _WRONG_FORM = {
     False: (
         ("string indices must be", "string index out of range", "'str' object has no attribute 'get'"),
-        "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true (or give --messages)",
+        "; it gets text, as the rows are not chats: if it reads completion[0]['content'], read completion, or set reward_messages = true in a recipe",
     ),
     True: (
         ("'list' object has no attribute", "expected string or bytes-like object, got 'list'"),
-        "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false (--texts)",
+        "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false in a recipe",
     ),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradus.auditing.leaks import places_of_text, telling_place, walk
 from gradus.auditing.plans.plan import Draw
-from gradus.auditing.records import AuditCheck, PanelEpisodes
+from gradus.auditing.records import AuditCheck, PanelEpisodes, shortened
 from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
@@ -46,11 +46,18 @@ def check_hygiene(
         "determinism": _not_deterministic(spec, tasks[:_TASKS], draw, seed, elsewhere),
         "hidden state": _leaks(spec, tasks[:_LEAK_TASKS], draw, seed, keys=spec.audit.hidden),
         "range": _out_of_range(grader, panel),
-        "grading": _ungraded(panel),
+        "grading": _ungraded(panel) if panel.is_graded else [],
         "seeds": _shared_seeds(spec),
     }
     sound = "a seed gives one episode, nothing hidden is seen, and no reward leaves its range"
     return _check("hygiene", problems, sound)
+
+
+def not_graded(panel: PanelEpisodes) -> AuditCheck:
+    """The one finding if no episode got a reward: the grader raises on all of them, or the environment did."""
+    failed = sum(episode.failure is not None for several in panel.episodes.values() for episode in several)
+    evidence = "; ".join(_ungraded(panel))
+    return AuditCheck(subject="grading", status="fail", evidence=evidence, measured={"failed": failed})
 
 
 def check_tasks(
@@ -285,14 +292,11 @@ def _ungraded(panel: PanelEpisodes) -> list[str]:
     episodes = [episode for several in panel.episodes.values() for episode in several]
     failed = [episode.failure.message for episode in episodes if episode.failure]
     errors = [str(episode.reward.error) for episode in episodes if episode.reward and episode.reward.value is None]
-    way_out = "; mend that first, then audit again"
-    if panel.is_graded:
-        way_out = ""
     problems: list[str] = []
     for what, reasons in (("failed", failed), ("got no reward", errors)):
         if reasons:
             count = f"{len(reasons)} of {len(episodes)} episodes"
-            problems.append(f"{count} {what} ({reasons[0]:.300}){way_out}")
+            problems.append(f"{count} {what} ({shortened(reasons[0])})")
     return problems
 
 

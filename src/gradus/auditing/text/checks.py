@@ -267,11 +267,11 @@ def _errors(ground: Ground) -> list[Shown]:
     return [{**shown(probe), "error": probe.error} for probe in ground.errors[:5]]
 
 
-def not_graded(ground: Ground) -> AuditCheck:
+def no_scores(ground: Ground) -> AuditCheck:
     """A grader that fails on every answer, right ones too, or a server that scored nothing: its error is the one finding."""
     first = ground.errors[0]
     failed = len(ground.errors) + len(ground.hung)
-    evidence = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
+    evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
     return AuditCheck(
         subject="grading",
         status="fail",

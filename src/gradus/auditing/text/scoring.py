@@ -25,8 +25,10 @@ from pydantic import (
     ValidationError,
 )
 
-from gradus.auditing.text.tasks import CALLS_SECONDS, TextSubject, TextTask
+from gradus.auditing.records import shortened
+from gradus.auditing.text.tasks import CALLS_SECONDS, NoReward, TextSubject, TextTask
 from gradus.core import Reward
+from gradus.core.foreign import raised_at
 from gradus.rewards.judge import BROKE
 from gradus.sandbox import clock
 from gradus.sandbox.worker import Fork
@@ -69,8 +71,10 @@ def checked_score(reply: Any) -> AnswerScore:
 
 
 def _what_was_raised(error: BaseException) -> str:
-    """The error in words, cut to what a sentence can hold."""
-    return f"{type(error).__name__}: {str(error)[:300]}"
+    """The error in words, with the line of the grader's file, cut to what a sentence can hold."""
+    if isinstance(error, NoReward):
+        return shortened(str(error))
+    return shortened(f"{type(error).__name__}: {error}{raised_at(error)}")
 
 
 def _finite(value: float | None, error: str | None = None) -> AnswerScore:

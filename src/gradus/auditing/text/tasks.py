@@ -38,6 +38,10 @@ _TRUTH = {
 }
 
 
+class NoReward(RuntimeError):
+    """The grader gave an answer no reward; the message is the reward's own error, which names what was raised and where."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextTask:
     """A question and an answer known to be right (None if nobody knows one).
@@ -117,7 +121,7 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     def judge(text: TextTask, answer: str) -> float | None:
         (reward,) = judge_all([(text, answer)])
         if reward.error:
-            raise RuntimeError(reward.error)
+            raise NoReward(reward.error)
         return reward.value
 
     def command(text: TextTask, answer: str) -> str:
