@@ -182,7 +182,8 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_e
     failed = [check for check in found.checks if check.status == "fail"]
     assert [check.subject for check in failed] == ["grading"]
     assert "KeyError: 'target' (test_audit.py:" in failed[0].evidence
-    assert found.summary.startswith("broken is broken: ") and failed[0].evidence in found.summary
+    assert found.summary.startswith("broken is broken: ")
+    assert failed[0].evidence in found.summary
     assert {check.status for check in found.checks if check not in failed} == {"note", "pass"}
     assert all("declare" not in check.evidence for check in found.checks)
 

@@ -92,5 +92,5 @@ def test_few_rows_train_and_are_evaluated_and_are_too_few_to_tell(kind, size, tm
 
 
 def test_a_single_row_is_not_trained_on(tmp_path):
-    with pytest.raises(ConfigError, match="no task left to train on.*give more rows"):
+    with pytest.raises(ConfigError, match=r"no task left to train on.*give more rows"):
         gradus.train(None, rows_of("sums", 1), rewards=[right], quick=True, out=tmp_path / "run")
