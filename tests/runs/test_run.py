@@ -152,7 +152,7 @@ def test_too_few_rows_fail_before_anything_is_done(tmp_path):
     """They were noticed by the teacher, behind the audit."""
     rows, test = tmp_path / "rows.jsonl", tmp_path / "test.jsonl"
     rows.write_text(json.dumps({"question": "1 + 1 ?", "answer": "2"}) + "\n")
-    test.write_text(json.dumps({"question": "2 + 1 ?", "answer": "3"}) + "\n")
+    test.write_text(rows.read_text())  # the one row judges
     recipe = load_recipe(f"jsonl:{rows}?test={test}", quick=True)
     with pytest.raises(ConfigError, match="no task left to train on"):
         run_stages(resolve(recipe), tmp_path / "run")
