@@ -12,7 +12,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
 from gradus.evidence.evaluation.records import LEVEL, Method, Pairing, Runs, condition_record, holm_adjusted
-from gradus.evidence.evaluation.summary import REWARD, figures_of, require_same_tasks
+from gradus.evidence.evaluation.summary import REWARD, Figures, figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 from gradus.stats import LOOK_LEVEL, decided, look_sizes
 
@@ -184,7 +184,7 @@ def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequen
     for look, (start, end) in enumerate(pairwise([0, *look_sizes(len(tasks))]), start=1):
         rolling.add(rollouts, start, end)
         policies = {name: {0: episodes} for name, episodes in rollouts[condition].items()}
-        figures = _figures(rolling.spec, condition, rolling.grader, policies, Method())
+        figures = _figures(rolling.spec, condition, rolling.grader, policies, Method(), graded=True)
         rewards = [Pairing(figures[a], figures[b]).difference(REWARD) for a, b in pairs]
         if end == len(tasks) or decided(rewards, len(tasks)):
             return {"looks": look, "tasks": end, "of": len(tasks)}
@@ -265,8 +265,7 @@ def _document(
         conditions: ByCondition = {}
         for name, policies in rollouts.items():
             require_same_tasks(name, [episodes for runs in policies.values() for episodes in runs.values()])
-            current = policies if graded else _regraded(spec, policies, grader)
-            figures = _figures(spec, name, grader, current, method)
+            figures = _figures(spec, name, grader, policies, method, graded=graded)
             conditions[name] = condition_record(spec.conditions.get(name), figures, compared, method)
         holm_adjusted(conditions, over_pairs=method.correct_pairs)
         by_grader[grader.name] = conditions
@@ -288,29 +287,25 @@ def _document(
     return document
 
 
-def _regraded(spec: EnvironmentSpec, policies: _ByPolicy, grader: Grader) -> _ByPolicy:
-    regraded: dict[str, dict[int, Sequence[Episode]]] = {}
-    for name, runs in policies.items():
-        regraded[name] = {seed: grade_episodes(spec, episodes, grader) for seed, episodes in runs.items()}
-    return regraded
-
-
 def _figures(
     spec: EnvironmentSpec,
     condition: str,
     grader: Grader,
     policies: _ByPolicy,
     method: Method,
+    *,
+    graded: bool,
 ) -> dict[str, Runs]:
-    """The figures of each policy under one condition, by training seed."""
+    """The figures of each policy under one condition, by training seed. ``graded``: the episodes carry the grader's rewards."""
     declared = spec.conditions.get(condition)
     cluster = declared.cluster if declared else None
-    figures: dict[str, Runs] = {}
+    figures: dict[str, dict[int, Figures]] = {name: {} for name in policies}
     for name, runs in policies.items():
-        figures[name] = {
-            seed: figures_of(spec, grader, episodes, cluster, method.pass_k) for seed, episodes in runs.items()
-        }
-    return figures
+        for seed, episodes in runs.items():
+            if not graded:
+                episodes = grade_episodes(spec, episodes, grader)
+            figures[name][seed] = figures_of(spec, grader, episodes, cluster, method.pass_k)
+    return dict(figures)
 
 
 def _condition_tasks(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite
-from typing import Literal, NamedTuple, NotRequired, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import TokenCosts, check_metrics
@@ -182,29 +182,15 @@ def _ask(what: str, function: Callable[[Episode], T], episode: Episode) -> T | N
     return answer
 
 
-class Counts(TypedDict):
-    """The part of a policy's record that counts its episodes."""
-
-    episodes: int
-    failed: int
-    failures: dict[str, int]
-    ungraded: int
-    truncated: int
-    invalid_actions: float | None
-    first_failure: NotRequired[str]
-    actions: NotRequired[dict[str, int]]
-    usage: NotRequired[TokenCosts]
-
-
-def counts(episodes: Sequence[Episode]) -> Counts:
-    """Returns how many episodes there are, what went missing, and what they cost."""
+def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Returns the counts of a policy's record: how many episodes there are, what went missing, and what they cost."""
     stops = Counter(episode.stop for episode in episodes)
     failures = [episode.failure for episode in episodes if episode.failure]
     kinds = Counter(f"{failure.stage}: {failure.type}" for failure in failures)
     finished = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
     invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
-    record: Counts = {
+    record: dict[str, Any] = {
         "episodes": len(episodes),
         "failed": stops[StopReason.FAILED],
         "failures": dict(sorted(kinds.items())),

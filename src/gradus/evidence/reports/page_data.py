@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gradus.core.documents import Description, Results
+from gradus.core.documents import Description
 from gradus.evidence.reports.curves import audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
 from gradus.evidence.reports.results import headline_condition, main_condition, scores_of
 from gradus.evidence.reports.run_files import Json, RunRecord
 from gradus.evidence.reports.score_tables import score_charts, score_tables
 from gradus.evidence.reports.verdict import verdict_on
 
-MOST_ACTIONS = 10
 TERMS: Mapping[str, str] = {
     "reward": "the number that training maximizes, from the grader",
     "true reward": "what the author of the environment really wants; no grader may lower it",
@@ -58,7 +56,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "aim": results["true_reward_name"] if results else aim,
         "condition": None,
         "headline": None,
-        "actions": None,
+        "policies": {},  # of the main condition
         "scores": [],
         "reference": None,  # the figures of an environment's original
         "here": {},  # the run's scores by condition, under the original's grader
@@ -77,7 +75,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
     graders = scores_of(results)
     context["condition"] = condition
     context["headline"] = graders[results["grader"]][headline_condition(results) or condition]
-    context["actions"] = actions_used(results, condition)
+    context["policies"] = results["conditions"][condition]["policies"]
     context["scores"] = score_tables(results)
     if about and "reference" in about:
         context["reference"] = about["reference"]
@@ -94,20 +92,6 @@ def explanations(about: Description | None) -> dict[str, str]:
     graders = {name: grader["summary"] for name, grader in about["graders"].items()}
     words = {**graders, **about["conditions"]}
     return {**TERMS, **{name: text for name, text in words.items() if text}}
-
-
-def actions_used(results: Results, condition: str) -> Json | None:
-    """Shares of the actions that each policy chose under a condition; None if no policy chose among a few."""
-    policies = results["conditions"][condition]["policies"]
-    counts = {name: Counter(policy["actions"]) for name, policy in policies.items() if "actions" in policy}
-    total = sum(counts.values(), Counter[str]())
-    actions = [action for action, _ in total.most_common(MOST_ACTIONS)]
-    if not actions:
-        return None
-    rows: list[tuple[str, list[float]]] = []
-    for name, count in counts.items():
-        rows.append((name, [count[action] / count.total() for action in actions]))
-    return {"header": ["policy", *actions], "rows": rows}
 
 
 def training_curves(record: RunRecord, aim: str) -> Json:

@@ -13,7 +13,7 @@ from gradus.core import ConfigError
 from gradus.core.documents import AuditRecord, Results
 from gradus.core.files import replacing
 from gradus.evidence.reports.curves import audit_points
-from gradus.evidence.reports.results import Scores, measures_of, scores_of
+from gradus.evidence.reports.results import ConditionScores, measures_of, scores_of
 from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import is_own
 
@@ -67,7 +67,7 @@ def scores_figure(results: Results, path: Path) -> Path:
     return _save(path, (3.1 * len(conditions), 1.1 + 0.27 * rows), draw)
 
 
-def _draw_dots(axis: Axes, scores: Scores) -> None:
+def _draw_dots(axis: Axes, scores: ConditionScores) -> None:
     """One row a policy: its mean, with the interval as a line."""
     names = scores.ranked()
     for row, name in enumerate(names):

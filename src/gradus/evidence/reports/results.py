@@ -69,7 +69,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class ConditionScores:
     """One condition as one grader sees it: the figures of each policy, and the pairs as they were stored."""
 
     condition: str
@@ -107,7 +107,7 @@ class Scores:
         return Figure(mean=first.mean - second.mean) if first and second else None
 
 
-def scores_of(results: Results) -> dict[str, dict[str, Scores]]:
+def scores_of(results: Results) -> dict[str, dict[str, ConditionScores]]:
     """Returns the scores by grader and condition, the main grader first."""
     graders = {results["grader"]: results["conditions"]}
     for name, graded in results.get("graders", {}).items():
@@ -115,11 +115,11 @@ def scores_of(results: Results) -> dict[str, dict[str, Scores]]:
     return {grader: _by_condition(grader, conditions) for grader, conditions in graders.items()}
 
 
-def _by_condition(grader: str, conditions: ByCondition) -> dict[str, Scores]:
-    scores: dict[str, Scores] = {}
+def _by_condition(grader: str, conditions: ByCondition) -> dict[str, ConditionScores]:
+    scores: dict[str, ConditionScores] = {}
     for condition, stored in conditions.items():
         policies = {name: figures_in(means_of(policy)) for name, policy in stored["policies"].items()}
-        scores[condition] = Scores(
+        scores[condition] = ConditionScores(
             condition=condition,
             grader=grader,
             stored=stored,
@@ -162,7 +162,7 @@ def is_held_out(condition: str) -> bool:
     return "held-out" in condition or "unseen" in condition
 
 
-def measures_of(conditions: Mapping[str, Scores]) -> list[str]:
+def measures_of(conditions: Mapping[str, ConditionScores]) -> list[str]:
     """Names of the figures that any policy has under any condition, components left out."""
     figures = [figures for scores in conditions.values() for figures in scores.policies.values()]
     names = _names(figures)

@@ -84,7 +84,7 @@ class RunRecord:
         return self.results.get("promises", ()) if self.results else ()
 
 
-class _Reader:
+class _RunReader:
     """Reads the files of a folder, and notes in ``missing`` which are absent or damaged."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +116,7 @@ class _Reader:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; see docs/report.md for its files."""
-    reader = _Reader(folder)
+    reader = _RunReader(folder)
     results = reader.document("results.json", "the evaluation", Results)
     if seed_folders(folder):
         return _of_seeds(reader, evaluated_seeds(seed_folders(folder), results), results)
@@ -184,7 +184,7 @@ def shown_folder(folder: Path) -> Path:
     return next(iter(seed_folders(folder).values()), folder)
 
 
-def _of_seeds(reader: _Reader, seeds: Mapping[str, Path], results: Results | None) -> RunRecord:
+def _of_seeds(reader: _RunReader, seeds: Mapping[str, Path], results: Results | None) -> RunRecord:
     """A run of several training seeds: what was evaluated over all of them, and the runs themselves."""
     runs = {name: read_run(path) for name, path in seeds.items()}
     first = next(iter(runs.values()))

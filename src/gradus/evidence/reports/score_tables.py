@@ -16,8 +16,8 @@ from gradus.core.documents import (
     means_of,
 )
 from gradus.evidence.reports.results import (
+    ConditionScores,
     Figure,
-    Scores,
     components_of,
     corrected_p,
     figure,
@@ -79,7 +79,7 @@ def score_charts(results: Results) -> Json:
     return {"measures": charts}
 
 
-def _score_chart(scores: Scores, measure: str) -> Json:
+def _score_chart(scores: ConditionScores, measure: str) -> Json:
     rows: list[Json] = []
     for name in reversed(scores.ranked(measure)):
         value = scores.policies[name].get(measure)
@@ -111,7 +111,7 @@ def score_tables(results: Results) -> list[ScoreTable]:
     return tables
 
 
-def _overview(grader: str, conditions: Mapping[str, Scores]) -> ScoreTable:
+def _overview(grader: str, conditions: Mapping[str, ConditionScores]) -> ScoreTable:
     """Policies by conditions: the reward alone."""
     # A policy may be missing in some conditions: those of the first come first.
     first = next(iter(conditions.values()))
@@ -218,7 +218,7 @@ def missing_episodes(stored: ConditionResults) -> list[str]:
     return lines
 
 
-def _pair_table(results: Results, condition: str, conditions: Mapping[str, Scores]) -> ScoreTable:
+def _pair_table(results: Results, condition: str, conditions: Mapping[str, ConditionScores]) -> ScoreTable:
     """The differences of all measures under the main grader; another grader changes the reward alone."""
     scores, power = conditions[condition], results.get("power")
     title, measures = f"Differences, {condition}, {scores.grader}", ["reward"]

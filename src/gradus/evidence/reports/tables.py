@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.core.documents import PairedMean, Results
-from gradus.evidence.reports.results import Scores, headline_condition, measures_of, scores_of
+from gradus.evidence.reports.results import ConditionScores, headline_condition, measures_of, scores_of
 from gradus.evidence.reports.score_tables import (
     Cell,
     ScoreTable,
@@ -84,7 +84,7 @@ def _condition_table(
     return _InParts(title=title, rows=rows)
 
 
-def _best(scores: Scores, most: int | None) -> list[str]:
+def _best(scores: ConditionScores, most: int | None) -> list[str]:
     """Policies from highest to lowest: the run's own checkpoints, and as many others as there is room for."""
     order = scores.ranked()[::-1]
     if most is None:

@@ -13,9 +13,9 @@ from gradus.evidence.reports.results import (
     ALPHA,
     BEFORE,
     FEWEST,
+    ConditionScores,
     Difference,
     Figure,
-    Scores,
     headline_condition,
     is_held_out,
     main_condition,
@@ -60,17 +60,6 @@ class Verdict:
     claims: Mapping[str, Sequence[Claim]]
     cautions: Sequence[str] = ()
 
-    @property
-    def title(self) -> str:
-        """The headline without its figures."""
-        return self.headline.partition(": ")[0].removesuffix(".") + "."
-
-    @property
-    def figures(self) -> str:
-        """The rest of the headline after its title; empty if it has no figures."""
-        text = self.headline.partition(": ")[2]
-        return text[:1].upper() + text[1:]
-
 
 def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     """The verdict on an evaluation (the document of results.json)."""
@@ -97,7 +86,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     )
 
 
-def _cautions(results: Results, scores: Scores) -> list[str]:
+def _cautions(results: Results, scores: ConditionScores) -> list[str]:
     """What weakens the headline on this condition."""
     cautions: list[str] = []
     counts = [pair.reward["episodes"] for pair in scores.pairs if pair.reward]
@@ -160,7 +149,7 @@ def state_of(difference: Figure) -> State:
     return "shown" if difference.mean > 0 else "refuted"
 
 
-def _student_headline(results: Results, scores: Scores) -> str | None:
+def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt.
 
     If the recipe compares it with no such student: against the first policy that it names.
@@ -197,7 +186,7 @@ def _student_headline(results: Results, scores: Scores) -> str | None:
     return f"{headline} on {where}: {amount}.{likeliest}"
 
 
-def _change(scores: Scores, pair: Difference, measure: str) -> str:
+def _change(scores: ConditionScores, pair: Difference, measure: str) -> str:
     """``0.73 to 0.78, surely up by more than 0.03``: before, after, and the near end of the 95 % interval of the paired difference."""
     before = scores.policies[pair.second].get(measure)
     after = scores.policies[pair.first].get(measure)
@@ -231,7 +220,7 @@ def _corrected(difference: Figure) -> str:
     return "" if holds_0 or difference.p < ALPHA else f", p = {format_p(difference.p)} over all conditions"
 
 
-def _ranking_headline(results: Results, scores: Scores) -> str:
+def _ranking_headline(results: Results, scores: ConditionScores) -> str:
     """The policy with the highest reward, and its lead over the next one."""
     rewards = {name: scores.policies[name].get("reward") for name in reversed(scores.ranked())}
     graded = [name for name, reward in rewards.items() if reward]
@@ -267,7 +256,7 @@ def _tasks(difference: Figure, *, one_seed: bool) -> str:
     return f"{difference.n} tasks and one training seed" if one_seed else f"{difference.n} tasks"
 
 
-def _claims(results: Results, scores: Scores) -> list[Claim]:
+def _claims(results: Results, scores: ConditionScores) -> list[Claim]:
     """The student against every other policy it is paired with, and its greedy answers against those of others.
 
     If there is no student: the pairs that were chosen, or each policy against the next one below if all pairs are there.
