@@ -56,12 +56,10 @@ def figures_of(
 
     ``pass_k``: for each k a figure ``pass@k``.
     """
-    samples: dict[int, list[Episode]] = {}
-    places_by_task: dict[int, list[int]] = {}
+    samples: dict[int, list[int]] = {}  # task -> places of its episodes
     for place, episode in enumerate(episodes):
-        samples.setdefault(episode.task.seed, []).append(episode)
-        places_by_task.setdefault(episode.task.seed, []).append(place)
-    places = list(places_by_task.values())
+        samples.setdefault(episode.task.seed, []).append(place)
+    places = list(samples.values())
     by_episode = {**_measures(spec, episodes), **_components(grader, episodes), **_curves(spec, episodes)}
     values = {key: _by_task(column, places) for key, column in by_episode.items()}
     for k in pass_k:
@@ -70,7 +68,7 @@ def figures_of(
         episodes=episodes,
         tasks=list(samples),
         values=values,
-        clusters=[_cluster(cluster, of_task) for of_task in samples.values()] if cluster else None,
+        clusters=[_cluster(cluster, episodes, task) for task in places] if cluster else None,
     )
 
 
@@ -163,12 +161,13 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, Val
     return values
 
 
-def _cluster(cluster: Cluster, samples: Sequence[Episode]) -> str:
+def _cluster(cluster: Cluster, episodes: Sequence[Episode], places: Sequence[int]) -> str:
     """The hidden unit of a task's episodes, a unit of its own if it cannot be told.
 
     That of a failed episode may be unknown; it has no figures either, so its label is never read.
     """
-    for episode in samples:
+    for place in places:
+        episode = episodes[place]
         if episode.stop is not StopReason.FAILED:
             return _ask("cluster of a condition", cluster, episode) or f"task {episode.task.seed}"
     return ""

@@ -87,11 +87,11 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
 
 def explanations(about: Description | None) -> dict[str, str]:
     """The general terms, and the environment's graders and conditions by its own words."""
-    if about is None:
-        return {**TERMS}
-    graders = {name: grader["summary"] for name, grader in about["graders"].items()}
-    words = {**graders, **about["conditions"]}
-    return {**TERMS, **{name: text for name, text in words.items() if text}}
+    terms = dict(TERMS)
+    if about:
+        terms |= {name: grader["summary"] for name, grader in about["graders"].items()}
+        terms |= about["conditions"]
+    return {name: text for name, text in terms.items() if text}
 
 
 def training_curves(record: RunRecord, aim: str) -> Json:

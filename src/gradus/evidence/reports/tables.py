@@ -35,7 +35,6 @@ def show_results(results: Results, *, every: bool = False) -> RenderableType:
 
     ``every``: each condition and grader too, with what the intervals carry. A quick run says that it is one.
     """
-
     verdict = verdict_on(results, quick=results.get("quick", False))
     headline = Text(verdict.headline, style="bold")
     cautions = [Text(caution) for caution in verdict.cautions]
@@ -96,7 +95,6 @@ def _best(scores: ConditionScores, most: int | None) -> list[str]:
 
 def _claims(results: Results, condition: str) -> list[RenderableType]:
     """The differences that the verdict speaks of, as lines; of many differences, those alone that are told apart."""
-
     claims = verdict_on(results).claims.get(condition, ())
     decided = [claim for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
     lines = [claim.text for claim in decided]
@@ -112,7 +110,6 @@ def _missing(results: Results, condition: str) -> list[RenderableType]:
 
 def power_lines(results: Results) -> list[RenderableType]:
     """Returns when the evaluation stopped, if it looked, and how many episodes show the difference that was asked about, a line for each pair."""
-
     lines: list[str] = []
     if "until_decided" in results:
         looks = results["until_decided"]
@@ -178,7 +175,6 @@ class _InParts:
 
     def _part(self, columns: Sequence[int]) -> Table:
         """The names beside some of the columns."""
-
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         header, *rows = self.rows
         table.add_column(header[0], overflow="fold")
@@ -193,11 +189,11 @@ class _InParts:
 def _fitting(widths: Sequence[int], most: int) -> list[list[int]]:
     """The numbers of the columns after the first, in parts that stand beside the first within ``most`` characters."""
     parts: list[list[int]] = [[]]
-    room = most - widths[0]
-    for column, width in enumerate(widths[1:], start=1):
-        if parts[-1] and width + 2 > room:
+    width = widths[0]
+    for column, needed in enumerate(widths[1:], start=1):
+        width += needed + 2
+        if parts[-1] and width > most:
             parts.append([])
-            room = most - widths[0]
+            width = widths[0] + needed + 2
         parts[-1].append(column)
-        room -= width + 2
     return parts
