@@ -61,7 +61,13 @@ def train_distill(
         tasks = [spec.train_task(config.first_task + index) for index in taught_indices(spec, count, reserved)]
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
         student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
-        lessons = _DistillLessons(student, teacher, spec, config, tasks)
+        lessons = _DistillLessons(
+            student,
+            teacher,
+            spec,
+            config,
+            tasks,
+        )
         return LessonTrainer(loaded, config, run_folder, lessons).run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
@@ -115,7 +121,14 @@ class _DistillLessons:
         samples = [replace(sample, episode=number) for number, sample in enumerate(samples)]
         return Augmented(self._config, samples).batch(samples, step)
 
-    def _roll_out(self, tasks: Sequence[Task], first: int, turns: int, *, by_student: bool) -> list[TrainingSample]:
+    def _roll_out(
+        self,
+        tasks: Sequence[Task],
+        first: int,
+        turns: int,
+        *,
+        by_student: bool,
+    ) -> list[TrainingSample]:
         """The samples of the tasks' episodes of at most ``turns``, with targets; none of one that failed."""
         if not tasks:
             return []
@@ -155,7 +168,13 @@ class _DistillLessons:
         teacher = self._teacher.model
         model = None if teacher is None else teacher.model
         with nullcontext() if model is None else tree_attention(model):
-            compared, shown = compare_tokens(self._student.loaded.model, batch, compare, teacher=model, read=read)
+            compared, shown = compare_tokens(
+                self._student.loaded.model,
+                batch,
+                compare,
+                teacher=model,
+                read=read,
+            )
         loss, right = compared.sum(0)
         return LessonLoss(loss=loss, right=float(right.detach()), read=None if shown is None else shown.sum())
 

@@ -94,7 +94,13 @@ def train_grpo(
     """
     options = options or GrpoOptions()
     grader = options.grader if isinstance(options.grader, Grader) else spec.grader(options.grader)
-    learner = Learner(model, spec, config, grader=grader, options=options)
+    learner = Learner(
+        model,
+        spec,
+        config,
+        grader=grader,
+        options=options,
+    )
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     run_folder.open(learner.config, resume=resume)
     try:
@@ -112,7 +118,11 @@ class GrpoLoop:
     """One run: roll out groups, give credit, update, write down, validate, keep what is best."""
 
     def __init__(
-        self, learner: StepLearner, spec: EnvironmentSpec, folder: RunFolder, options: GrpoOptions | None = None
+        self,
+        learner: StepLearner,
+        spec: EnvironmentSpec,
+        folder: RunFolder,
+        options: GrpoOptions | None = None,
     ) -> None:
         self.learner, self.spec, self.folder = learner, spec, folder
         self.config = learner.config
@@ -192,7 +202,14 @@ class GrpoLoop:
         seconds["train"] += credit_seconds
         seconds["total"] = time.perf_counter() - started
         groups = [*rollout.groups, *rollout.dropped]
-        record = step_record(step, groups, update, seconds, lr=lr, dropped=len(rollout.dropped))
+        record = step_record(
+            step,
+            groups,
+            update,
+            seconds,
+            lr=lr,
+            dropped=len(rollout.dropped),
+        )
         if not self.config.distill_coef:
             record["credit_agreement"] = credit_agreement(rollout.groups, samples)
         return self.observe(step, record)
@@ -209,7 +226,13 @@ class GrpoLoop:
         next_task = self.state.next_task
         for attempt in range(config.dynamic_sampling + 1):
             missing = config.groups - len(groups)
-            tasks, next_task = training_tasks(self.spec, config, next_task, missing, self.splits.reserved)
+            tasks, next_task = training_tasks(
+                self.spec,
+                config,
+                next_task,
+                missing,
+                self.splits.reserved,
+            )
             local = share(len(tasks))
             result = roll_out(
                 self.spec,
@@ -233,7 +256,12 @@ class GrpoLoop:
             if len(groups) == config.groups:
                 break
         _check_graded(groups)
-        return StepRollout(groups=groups, dropped=dropped, next_task=next_task, seconds=seconds)
+        return StepRollout(
+            groups=groups,
+            dropped=dropped,
+            next_task=next_task,
+            seconds=seconds,
+        )
 
     def begin(self, step: int) -> float:
         """Does what the schedule says before a step; returns the step's learning rate."""
@@ -265,7 +293,16 @@ class GrpoLoop:
         if self.schedule is not None:
             tell_steps_taken(self.grader, state.step)
         policies = self.learner.validation_policies()
-        records = from_main(validate(self.spec, tasks, self.config, self.grader, policies, step=state.step))
+        records = from_main(
+            validate(
+                self.spec,
+                tasks,
+                self.config,
+                self.grader,
+                policies,
+                step=state.step,
+            )
+        )
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, state.step

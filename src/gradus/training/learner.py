@@ -124,7 +124,11 @@ class Learner:
         """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
         return {
             decoding: sampling_policy(
-                self._inference_model, self._spec, self.config, name=decoding, greedy=decoding == "greedy"
+                self._inference_model,
+                self._spec,
+                self.config,
+                name=decoding,
+                greedy=decoding == "greedy",
             )
             for decoding in ("sampled", "greedy")
         }
@@ -147,7 +151,14 @@ class Learner:
             lr = lr_at(self.config, self.steps, self.config.max_steps)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget)
         config = self.config.at_step(self.steps)
-        return policy_update(self.model, self.optimizer, samples, config, lr, options)
+        return policy_update(
+            self.model,
+            self.optimizer,
+            samples,
+            config,
+            lr,
+            options,
+        )
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments."""

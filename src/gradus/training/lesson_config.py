@@ -18,7 +18,10 @@ class LessonConfig(TrainerConfig):
         default="cosine", description="How the rate falls from its peak."
     )
     warmup: float = Field(
-        default=0.05, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Share of all steps over which the rate rises linearly from 0.",
     )
     batch_size: int = Field(default=32, ge=1, description="Episodes of an optimizer step.")
     validation_every: int | None = Field(
@@ -35,7 +38,12 @@ class LessonConfig(TrainerConfig):
         ge=1,
         description="Turns of each episode in the short steps: if most is learned early, they give more updates in the same time.",
     )
-    short_turns_share: float = Field(default=0.7, gt=0, le=1, description="Share of the steps that are short.")
+    short_turns_share: float = Field(
+        default=0.7,
+        gt=0,
+        le=1,
+        description="Share of the steps that are short.",
+    )
     observations: float = Field(
         default=0.0,
         ge=0,

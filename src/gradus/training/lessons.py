@@ -100,7 +100,10 @@ def answer_pools(samples: Samples) -> AnswerPools:
 
 
 def with_history_noise(
-    sample: TrainingSample, share: float, pools: AnswerPools, rng: np.random.Generator
+    sample: TrainingSample,
+    share: float,
+    pools: AnswerPools,
+    rng: np.random.Generator,
 ) -> TrainingSample:
     """Replaces ``share`` of the answer tokens that are read; what is learned at their places stays what it was.
 
@@ -174,7 +177,13 @@ class _StepSums:
 class LessonTrainer:
     """The loop: model, optimizer, and what changes while it goes on."""
 
-    def __init__(self, loaded: LoadedModel, config: LessonConfig, folder: RunFolder, lessons: Lessons) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: LessonConfig,
+        folder: RunFolder,
+        lessons: Lessons,
+    ) -> None:
         self.loaded, self.config, self.folder, self.lessons = loaded, config, folder, lessons
         shard(loaded, samples=False)
         self.optimizer = make_optimizer(loaded.model, config)
@@ -259,7 +268,12 @@ class LessonTrainer:
             record["validation_loss"], record["validation_accuracy"] = self._validate()
         return record
 
-    def _update(self, samples: Samples, n_tokens: int, lr: float) -> _StepSums:
+    def _update(
+        self,
+        samples: Samples,
+        n_tokens: int,
+        lr: float,
+    ) -> _StepSums:
         """Takes one update on this process's samples of a step that has ``n_tokens``."""
         weight = self.config.observations
 
@@ -282,7 +296,12 @@ class LessonTrainer:
 
         norm, sums = self.budget.spend(update, max((sample.reach for sample in samples), default=0))
         loss, right, tokens = total(sums)
-        return _StepSums(loss=loss, right=right, tokens=int(tokens), norm=norm)
+        return _StepSums(
+            loss=loss,
+            right=right,
+            tokens=int(tokens),
+            norm=norm,
+        )
 
     def _cut(self, samples: Samples, tokens: int) -> list[MicroBatch]:
         return microbatches(samples, budget=tokens, share=supports_tree(self.loaded.model))

@@ -117,7 +117,13 @@ class _SftLessons:
 
     def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
         """The negative log-likelihood of a microbatch."""
-        scores = score_tokens(self._loaded.model, batch, PLAIN, greedy=True, read=read)
+        scores = score_tokens(
+            self._loaded.model,
+            batch,
+            PLAIN,
+            greedy=True,
+            read=read,
+        )
         assert scores.greedy is not None
         return LessonLoss(
             loss=-scores.logprobs.sum(),

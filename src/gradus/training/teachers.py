@@ -79,7 +79,12 @@ class ScriptedTeacher:
 
     model: None = None
 
-    def __init__(self, policy: Policy, spec: EnvironmentSpec, student: LoadedModel) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        spec: EnvironmentSpec,
+        student: LoadedModel,
+    ) -> None:
         self._policy, self._spec = policy, spec
         self._targets = AnswerTargets(student.renderer)
 
@@ -114,7 +119,11 @@ class ModelTeacher:
     """A model with the student's words and template, whose logits are compared with the student's."""
 
     def __init__(
-        self, model: LoadedModel, spec: EnvironmentSpec, student: LoadedModel, sampling: SamplingConfig
+        self,
+        model: LoadedModel,
+        spec: EnvironmentSpec,
+        student: LoadedModel,
+        sampling: SamplingConfig,
     ) -> None:
         check_same_words(student, model)
         self.model, self._sampling, self._grammar = model, sampling, spec.language.grammar
@@ -152,14 +161,23 @@ class ServedTeacher:
 
     model: None = None
 
-    def __init__(self, address: str, student: LoadedModel, sampling: SamplingConfig) -> None:
+    def __init__(
+        self,
+        address: str,
+        student: LoadedModel,
+        sampling: SamplingConfig,
+    ) -> None:
         if sampling.temperature != 1.0 or sampling.top_k or sampling.top_p < 1.0:
             raise ConfigError(
                 "a server scores at temperature 1 without top_p and top_k; sample so too, or name a model folder as the teacher"
             )
         server = served_model(address, api_key=None)
         self._server = HttpSampler(
-            server, base_url=address, renderer=student.renderer, sampling=sampling, name=f"{server} at {address}"
+            server,
+            base_url=address,
+            renderer=student.renderer,
+            sampling=sampling,
+            name=f"{server} at {address}",
         )
         self._check_same_words(student)
 
@@ -209,7 +227,12 @@ class ServedTeacher:
             )
 
 
-def with_teacher(samples: Samples, episodes: Episodes, teacher: Teacher, coef: float) -> list[TrainingSample]:
+def with_teacher(
+    samples: Samples,
+    episodes: Episodes,
+    teacher: Teacher,
+    coef: float,
+) -> list[TrainingSample]:
     """Add to each token's advantage ``coef`` times how much likelier it is to the teacher than it was to the sampler, in nats.
 
     This is the policy gradient of reverse KL. What the teacher never says counts as 10 nats; a token without a target gets nothing.

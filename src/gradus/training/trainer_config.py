@@ -28,7 +28,10 @@ class OptimizerConfig(BaseModel):
         default="constant", description="How the rate falls from its peak."
     )
     warmup: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of all steps over which the rate rises linearly from 0.",
     )
     min_lr_ratio: float = Field(
         default=0.0,

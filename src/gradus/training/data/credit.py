@@ -19,7 +19,11 @@ Episodes = Sequence[Episode]
 
 
 def credit_groups(
-    groups: Sequence[Group], config: GrpoConfig, renderer: Renderer, *, weights: Mapping[str, float]
+    groups: Sequence[Group],
+    config: GrpoConfig,
+    renderer: Renderer,
+    *,
+    weights: Mapping[str, float],
 ) -> list[TrainingSample]:
     """Training samples of all graded episodes with an advantage per sampled token, by the credit and algorithm of a resolved ``config``.
 
@@ -56,7 +60,12 @@ def credit_groups(
     ]
 
 
-def _episode_advantages(episodes: Episodes, names: Tensor, config: GrpoConfig, weights: Mapping[str, float]) -> Tensor:
+def _episode_advantages(
+    episodes: Episodes,
+    names: Tensor,
+    config: GrpoConfig,
+    weights: Mapping[str, float],
+) -> Tensor:
     """(N,) by the algorithm that the settings name."""
     algorithm = config.named
     rewards = _episode_rewards(episodes, names, weights)
@@ -68,16 +77,32 @@ def _episode_advantages(episodes: Episodes, names: Tensor, config: GrpoConfig, w
     return values
 
 
-def _turn_advantages(episodes: Episodes, names: Tensor, config: GrpoConfig, channels: _Channels) -> Tensor:
+def _turn_advantages(
+    episodes: Episodes,
+    names: Tensor,
+    config: GrpoConfig,
+    channels: _Channels,
+) -> Tensor:
     """(N, K, C) by turn and channel."""
     rewards, lengths = channels.rewards(episodes)
     scale, discount = config.scale_of_advantages, config.discount
     if channels.immediate:
         values = immediate_advantages(
-            rewards, lengths, names, scale=scale, discount=discount, informing=config.informing
+            rewards,
+            lengths,
+            names,
+            scale=scale,
+            discount=discount,
+            informing=config.informing,
         )
     else:
-        values = config.named.turn_advantage(rewards, lengths, names, scale=scale, discount=discount)
+        values = config.named.turn_advantage(
+            rewards,
+            lengths,
+            names,
+            scale=scale,
+            discount=discount,
+        )
     _check_advantages(values, tuple(rewards.shape))
     return values
 
@@ -218,7 +243,13 @@ class _Channels:
             sums[self.numbers.get(term.span or "", 0) if apart else 0] += term.value
         return sums
 
-    def by_token(self, values: Tensor, sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> Tensor:
+    def by_token(
+        self,
+        values: Tensor,
+        sample: TrainingSample,
+        episodes: Episodes,
+        renderer: Renderer,
+    ) -> Tensor:
         """(A,) from the advantages (K, C) of the sample's episode."""
         if not self.numbers:
             return values[sample.turns, 0]
@@ -234,7 +265,10 @@ class _Channels:
 
 
 def _with_entropy(
-    sample: TrainingSample, episodes: Episodes, shares: Mapping[str, float], renderer: Renderer
+    sample: TrainingSample,
+    episodes: Episodes,
+    shares: Mapping[str, float],
+    renderer: Renderer,
 ) -> TrainingSample:
     """The sample with the share of the entropy bonus of each token: that of its kind of span, 0 outside of those that are named."""
 
@@ -259,7 +293,10 @@ def _answer(turn: Turn) -> tuple[tuple[int, ...], str, tuple[Span, ...]]:
 
 @lru_cache(maxsize=65536)
 def _token_spans(
-    renderer: Renderer, action_ids: tuple[int, ...], action: str, spans: tuple[Span, ...]
+    renderer: Renderer,
+    action_ids: tuple[int, ...],
+    action: str,
+    spans: tuple[Span, ...],
 ) -> tuple[tuple[str, ...], ...]:
     """The spans of each token of an answer: those that hold any of its visible characters."""
     by_token: list[tuple[str, ...]] = []

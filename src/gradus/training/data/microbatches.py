@@ -128,7 +128,11 @@ class _Branch:
 
 
 def microbatches(
-    sequences: Samples, *, budget: int, share: bool = True, vocabulary: int | None = None
+    sequences: Samples,
+    *,
+    budget: int,
+    share: bool = True,
+    vocabulary: int | None = None,
 ) -> list[MicroBatch]:
     """Cuts samples into microbatches of at most ``budget`` tokens each, padding and shared prefixes counted as computed.
 
@@ -279,7 +283,13 @@ def _positions(rows: _Rows) -> Tensor:
 def _tree(branches: Sequence[_Branch], rows: _Rows) -> Tree:
     suffixes = (len(rows.samples), rows.longest)
     if not rows.prefixes[0]:
-        return Tree(prefixes=(0, 0), suffixes=suffixes, lengths=(), members=(), parent=None)
+        return Tree(
+            prefixes=(0, 0),
+            suffixes=suffixes,
+            lengths=(),
+            members=(),
+            parent=None,
+        )
     members = tuple(len(branch.members) for branch in branches)
     return Tree(
         prefixes=rows.prefixes,

@@ -16,9 +16,25 @@ from gradus.training.data.sequences import TrainingSample
 def text_only(episode: Episode) -> Episode:
     """The episode with what ``text_sequences`` and the splits read: about a quarter of the memory."""
     turns = [
-        replace(turn, data={}, spans=(), action_data={}, tokens=None, usage=None, error=None) for turn in episode.turns
+        replace(
+            turn,
+            data={},
+            spans=(),
+            action_data={},
+            tokens=None,
+            usage=None,
+            error=None,
+        )
+        for turn in episode.turns
     ]
-    return replace(episode, turns=tuple(turns), outcome={}, final=None, reward=None, metrics={})
+    return replace(
+        episode,
+        turns=tuple(turns),
+        outcome={},
+        final=None,
+        reward=None,
+        metrics={},
+    )
 
 
 def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode]) -> list[TrainingSample]:
@@ -61,7 +77,12 @@ class _Conversation:
         self.read.extend(range(len(self.ids), len(self.ids) + len(ids)))
         self.ids.extend(ids)
 
-    def answer(self, ids: Sequence[int], turn: int, learned: int) -> None:
+    def answer(
+        self,
+        ids: Sequence[int],
+        turn: int,
+        learned: int,
+    ) -> None:
         """Add an answer whose first ``learned`` tokens are trained."""
         start = len(self.ids)
         self.learned.extend((start + offset, turn, offset, token) for offset, token in enumerate(ids[:learned]))

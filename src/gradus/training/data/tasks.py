@@ -41,7 +41,11 @@ NO_IDS: frozenset[str] = frozenset()
 
 
 def training_tasks(
-    spec: EnvironmentSpec, config: GrpoConfig, first: int, number: int, reserved: frozenset[str]
+    spec: EnvironmentSpec,
+    config: GrpoConfig,
+    first: int,
+    number: int,
+    reserved: frozenset[str],
 ) -> tuple[list[Task], int]:
     """``number`` tasks of the run's order from place ``first`` on, and the first place after them.
 
@@ -123,7 +127,10 @@ def _shuffle(seed: int, epoch: int, number: int) -> np.ndarray[Any, np.dtype[np.
 
 
 def _usable(
-    spec: EnvironmentSpec, index_of: Callable[[int], int], first: int, reserved: Container[str]
+    spec: EnvironmentSpec,
+    index_of: Callable[[int], int],
+    first: int,
+    reserved: Container[str],
 ) -> Iterator[tuple[int, Task]]:
     """Places and tasks from ``first`` on, those that are reserved left out."""
     last = first

@@ -104,7 +104,13 @@ class _GatedMlp(torch.autograd.Function):
     """(N, d), gate and up (I, d), down (d, I), all in float32; returns (N, d)."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        down: Tensor,
+    ) -> Tensor:
         out = torch.empty_like(inputs)
         opened, *factors = inputs.new_empty(3, len(inputs), len(gate), dtype=torch.bfloat16)
         for rows in _parts(*opened.shape):
@@ -115,7 +121,14 @@ class _GatedMlp(torch.autograd.Function):
             both = raised.mul_(factor)
             opened[rows] = both
             out[rows] = product(both, down)
-        ctx.save_for_backward(inputs.bfloat16(), gate, up, down, opened, *factors)
+        ctx.save_for_backward(
+            inputs.bfloat16(),
+            gate,
+            up,
+            down,
+            opened,
+            *factors,
+        )
         return out
 
     @staticmethod

@@ -90,17 +90,37 @@ def score_tokens(
     if not torch.equal(source, places):  # repeated, or in another order: unique sorts
         states = states.index_select(0, order)
     sampled = states[: len(labels.source)] if read else states
-    logprobs, entropies, best = score(sampled, labels.target, labels.legal, sampling, choice)
+    logprobs, entropies, best = score(
+        sampled,
+        labels.target,
+        labels.legal,
+        sampling,
+        choice,
+    )
     shown = None
     if read:
-        shown = score(states[len(sampled) :], labels.read_target, None, PLAIN, _FigureChoice())[0]
+        shown = score(
+            states[len(sampled) :],
+            labels.read_target,
+            None,
+            PLAIN,
+            _FigureChoice(),
+        )[0]
     return TokenScores(
-        logprobs=logprobs, entropy=entropies if entropy else None, greedy=best if greedy else None, read=shown
+        logprobs=logprobs,
+        entropy=entropies if entropy else None,
+        greedy=best if greedy else None,
+        read=shown,
     )
 
 
 def compare_tokens(
-    model: nn.Module, batch: MicroBatch, compare: Compare, *, teacher: nn.Module | None = None, read: bool = False
+    model: nn.Module,
+    batch: MicroBatch,
+    compare: Compare,
+    *,
+    teacher: nn.Module | None = None,
+    read: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """``compare(logits, teacher's logits, rows)`` of the sampled tokens, (A, ...), and log-probs (R,) of what the environment showed.
 
@@ -159,9 +179,21 @@ def _score_hidden(
         return chunked_scores(head, hidden, target, sampling)
 
     def figures(part: Tensor, target: Tensor, legal: Tensor | None) -> TokenFigures:
-        return _score_logits(finish(head(part)), target, legal, sampling, choice)
+        return _score_logits(
+            finish(head(part)),
+            target,
+            legal,
+            sampling,
+            choice,
+        )
 
-    return chunked_figures(figures, vocabulary_size(causal), hidden, target, legal)
+    return chunked_figures(
+        figures,
+        vocabulary_size(causal),
+        hidden,
+        target,
+        legal,
+    )
 
 
 def _takes_tiles(causal: Any, finish: Finish) -> bool:
@@ -170,7 +202,11 @@ def _takes_tiles(causal: Any, finish: Finish) -> bool:
 
 
 def _score_logits(
-    logits: Tensor, target: Tensor, legal: Tensor | None, sampling: SamplingConfig, choice: _FigureChoice
+    logits: Tensor,
+    target: Tensor,
+    legal: Tensor | None,
+    sampling: SamplingConfig,
+    choice: _FigureChoice,
 ) -> TokenFigures:
     """Log-probs, entropy and greedy of tokens from their logits (A, V)."""
     best = _is_greedy(logits, target, legal) if choice.greedy else None
@@ -215,8 +251,19 @@ def _hidden(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
         return states[source // ids.shape[1], source % ids.shape[1]]
     if has_lean_decoder(causal):
         attend_tree = partial(_lean_attend, batch.tree, causal.config._attn_implementation == TREE_BF16)
-        return decode_hidden(causal, batch.input_ids, batch.positions, attend_tree, source)
-    out = causal.base_model(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, tree=batch.tree)
+        return decode_hidden(
+            causal,
+            batch.input_ids,
+            batch.positions,
+            attend_tree,
+            source,
+        )
+    out = causal.base_model(
+        input_ids=batch.input_ids,
+        position_ids=batch.positions,
+        use_cache=False,
+        tree=batch.tree,
+    )
     return out.last_hidden_state[0].index_select(0, source)
 
 
@@ -325,4 +372,12 @@ def _lean_attend(
     source: Tensor | None,
 ) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
-    return attend(query, key, value, scaling, tree=tree, source=source, bf16_backward=bf16_backward)
+    return attend(
+        query,
+        key,
+        value,
+        scaling,
+        tree=tree,
+        source=source,
+        bf16_backward=bf16_backward,
+    )

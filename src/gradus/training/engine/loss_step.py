@@ -60,7 +60,10 @@ def backward_passes(
 
 
 def apply_gradients(
-    loaded: LoadedModel, optimizer: torch.optim.Optimizer, config: TrainerConfig, lr: float
+    loaded: LoadedModel,
+    optimizer: torch.optim.Optimizer,
+    config: TrainerConfig,
+    lr: float,
 ) -> StepTaken:
     """Clips the gradient and lets the optimizer move the weights.
 

@@ -121,7 +121,18 @@ def _orthogonalized(matrix: Tensor, group: Mapping[str, Any]) -> Tensor:
     wide = wide / wide.norm().clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         gram = wide @ wide.T
-        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+        wide = torch.addmm(
+            wide,
+            torch.addmm(
+                gram,
+                gram,
+                gram,
+                beta=b,
+                alpha=c,
+            ),
+            wide,
+            beta=a,
+        )
     return wide.T if tall else wide
 
 
@@ -145,10 +156,22 @@ class _Muon(torch.optim.Optimizer):
         momentum = MUON_MOMENTUM if config.betas[0] else 0.0
         muon = Float32Muon if lacks_bfloat16(inside[0].device) else torch.optim.Muon
         parts: list[torch.optim.Optimizer] = [
-            muon(inside, lr=config.muon_lr, weight_decay=decay, momentum=momentum, nesterov=momentum > 0)
+            muon(
+                inside,
+                lr=config.muon_lr,
+                weight_decay=decay,
+                momentum=momentum,
+                nesterov=momentum > 0,
+            )
         ]
         if rest:
-            adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=decay, fused=True)
+            adamw = torch.optim.AdamW(
+                rest,
+                lr=config.lr,
+                betas=config.betas,
+                weight_decay=decay,
+                fused=True,
+            )
             parts.append(adamw)
         self._parts = tuple(_storable(part) for part in parts)
         super().__init__([*inside, *rest], {})

@@ -60,7 +60,11 @@ def _load(source: str | Path, config: TrainerConfig) -> LoadedModel:
     if device == "auto":
         device = world().device or "auto"
     return load_model(
-        source, device=device, dtype=config.weights_dtype, attention=config.attention, quantize=config.quantize
+        source,
+        device=device,
+        dtype=config.weights_dtype,
+        attention=config.attention,
+        quantize=config.quantize,
     )
 
 
@@ -90,7 +94,12 @@ def checkpoint_activations(model: Any) -> None:
             module._gradient_checkpointing_func = partial(_in_eval_mode, module, module._gradient_checkpointing_func)
 
 
-def _in_eval_mode(module: nn.Module, checkpointed: Callable[..., Any], run: Callable[..., Any], *args: Any) -> Any:
+def _in_eval_mode(
+    module: nn.Module,
+    checkpointed: Callable[..., Any],
+    run: Callable[..., Any],
+    *args: Any,
+) -> Any:
     """``checkpointed(run, *args)``, in which ``module`` itself is in eval mode whenever it runs."""
 
     def quiet(*inputs: Any, **options: Any) -> Any:

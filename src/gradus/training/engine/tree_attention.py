@@ -67,7 +67,14 @@ def attend(
     masked = _takes_masks(query.device)
     if source is not None and not (masked and _few(source, tree)):
         everywhere = query.new_zeros(query.shape[0], key.shape[1], query.shape[2]).index_copy(1, source, query)
-        mixed = attend(everywhere, key, value, scaling, tree=tree, bf16_backward=bf16_backward)
+        mixed = attend(
+            everywhere,
+            key,
+            value,
+            scaling,
+            tree=tree,
+            bf16_backward=bf16_backward,
+        )
         return mixed.index_select(0, source)
     parts = _Parts(query, key, value)
     if not masked:
@@ -131,9 +138,23 @@ def _lower_right(parts: _Parts, scaling: float | None) -> Tensor:
         value = value.repeat_interleave(repeats, dim=1)
         shared = False
     if query.shape[2] == key.shape[2]:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=shared)
+        return F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=shared,
+        )
     bias = causal_lower_right(query.shape[2], key.shape[2])
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling, enable_gqa=shared)
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=bias,
+        scale=scaling,
+        enable_gqa=shared,
+    )
 
 
 def _attend_tree(parts: _Parts, products: _Products, tree: Tree) -> Tensor:
@@ -153,7 +174,12 @@ def _few(source: Tensor, tree: Tree) -> bool:
     return bool(tree.lengths) and 4 * len(source) <= 3 * tree.suffixes[0] * tree.suffixes[1]
 
 
-def _attend_source(parts: _Parts, products: _Products, tree: Tree, source: Tensor) -> Tensor:
+def _attend_source(
+    parts: _Parts,
+    products: _Products,
+    tree: Tree,
+    source: Tensor,
+) -> Tensor:
     """Attention where the places ``source`` alone ask: query (H, S, D), returns (S, H, D)."""
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
     end = prefixes * longest_prefix
@@ -184,7 +210,12 @@ class _Places:
     """Places of a rectangle of ``rows`` times ``length``, ascending, as a rectangle of their own: ``column`` (rows, M) says where in its
     row each is. M is how many the fullest row has; what other rows lack asks from their first place, and is thrown away."""
 
-    def __init__(self, places: Tensor, rows: int, length: int) -> None:
+    def __init__(
+        self,
+        places: Tensor,
+        rows: int,
+        length: int,
+    ) -> None:
         row = places // length
         counts = torch.bincount(row, minlength=rows)
         most = int(counts.max())
@@ -287,7 +318,13 @@ class _Products:
         query, key, value = parts
         scaling = query.shape[3] ** -0.5 if self.scaling is None else self.scaling
         # Under autocast transformers rotates in float32.
-        return _TiledAttention.apply(query, key.to(query.dtype), value.to(query.dtype), visible, scaling)
+        return _TiledAttention.apply(
+            query,
+            key.to(query.dtype),
+            value.to(query.dtype),
+            visible,
+            scaling,
+        )
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -300,7 +337,14 @@ class _TiledAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, visible: VisibleKeys, scaling: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        visible: VisibleKeys,
+        scaling: float,
+    ) -> Tensor:
         rows, heads, length, _ = query.shape
         shared = key.shape[1]
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -309,12 +353,24 @@ class _TiledAttention(torch.autograd.Function):
         keeps = 2 * rows * heads * length * key.shape[2] <= _MAX_KEPT_BYTES
         kept: list[Tensor] = []
         for tile in ctx.tiles:
-            weights = tile_weights(tile.group(query, shared), tile.keys(key), visible.hidden(tile), heads, scaling)
+            weights = tile_weights(
+                tile.group(query, shared),
+                tile.keys(key),
+                visible.hidden(tile),
+                heads,
+                scaling,
+            )
             out[tile.rows, :, tile.queries] = gather(weights, tile.keys(value))
             if keeps:
                 kept.append(weights.bfloat16())
         exact = () if keeps else (query, key)
-        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), *exact, *kept)
+        ctx.save_for_backward(
+            query.bfloat16(),
+            key.bfloat16(),
+            value.bfloat16(),
+            *exact,
+            *kept,
+        )
         ctx.keeps, ctx.visible, ctx.scaling, ctx.dtype = keeps, visible, scaling, query.dtype
         return out
 
@@ -332,7 +388,13 @@ class _TiledAttention(torch.autograd.Function):
                 weights = others[number]
             else:
                 exact, exact_keys = tile.group(others[0], shared), tile.keys(others[1])
-                weights = tile_weights(exact, exact_keys, ctx.visible.hidden(tile), heads, ctx.scaling).bfloat16()
+                weights = tile_weights(
+                    exact,
+                    exact_keys,
+                    ctx.visible.hidden(tile),
+                    heads,
+                    ctx.scaling,
+                ).bfloat16()
             queries = tile.group(query, shared)
             row_grads = tile.group(grad, shared)
             grouped_weights = weights.view(*queries.shape[:2], -1)
@@ -346,7 +408,12 @@ class _TiledAttention(torch.autograd.Function):
         return *(gradient.to(ctx.dtype) for gradient in gradients), None, None
 
 
-def _add_transposed(total: Tensor, tile: AttentionTile, queries: Tensor, weights: Tensor) -> None:
+def _add_transposed(
+    total: Tensor,
+    tile: AttentionTile,
+    queries: Tensor,
+    weights: Tensor,
+) -> None:
     """Adds queries^T weights (b * KH, D, end) to the tile's rows and keys of ``total`` (B, KH, D, T)."""
     product = torch.bmm(queries.mT.contiguous(), weights)
     total[tile.rows, :, :, : tile.end] += product.unflatten(0, (tile.count, -1))
@@ -367,4 +434,14 @@ def _to_members(part: Tensor, tree: Tree) -> Tensor:
     if tree.parent is not None:
         return part.index_select(0, tree.parent)
     members = tree.suffixes[0] // tree.prefixes[0]
-    return part.unsqueeze(1).expand(-1, members, -1, -1, -1).flatten(0, 1)
+    return (
+        part.unsqueeze(1)
+        .expand(
+            -1,
+            members,
+            -1,
+            -1,
+            -1,
+        )
+        .flatten(0, 1)
+    )

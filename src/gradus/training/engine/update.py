@@ -139,7 +139,13 @@ def policy_update(
         if epoch == 0 and later_updates:
             trainer, logp_diff = _score_before(trainer, plans)
         for plan in plans:
-            result = run_update(trainer, plan, optimizer, lr, first=logp_diff is None)
+            result = run_update(
+                trainer,
+                plan,
+                optimizer,
+                lr,
+                first=logp_diff is None,
+            )
             logp_diff = logp_diff or result.logp_diff
             results.append(result)
     stepping = sum(result.step.seconds for result in results)
@@ -221,7 +227,12 @@ class _OldLogprobs:
     by_trainer: bool
     stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
 
-    def of(self, indexes: Sequence[int], sampled: Tensor, logprobs: Tensor) -> Tensor:
+    def of(
+        self,
+        indexes: Sequence[int],
+        sampled: Tensor,
+        logprobs: Tensor,
+    ) -> Tensor:
         """(1, A) denominators of a microbatch. What was not stored is of the first update, whose ratio is 1."""
         if not self.by_trainer:
             return sampled
@@ -305,7 +316,12 @@ def _score(trainer: _Trainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
 
 
 def run_update(
-    trainer: _Trainer, plan: UpdatePlan, optimizer: torch.optim.Optimizer, lr: float, *, first: bool
+    trainer: _Trainer,
+    plan: UpdatePlan,
+    optimizer: torch.optim.Optimizer,
+    lr: float,
+    *,
+    first: bool,
 ) -> MinibatchResult:
     """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ.
 
@@ -329,7 +345,12 @@ def run_update(
             logp_diff = measure_logp_diff(differences)
             check_logp_diff(logp_diff, trainer.limits)
             step = apply_gradients(trainer.loaded, optimizer, trainer.config, lr)
-        return MinibatchResult(sums=_add_up(plan, gathered), step=step, passes=batches, logp_diff=logp_diff)
+        return MinibatchResult(
+            sums=_add_up(plan, gathered),
+            step=step,
+            passes=batches,
+            logp_diff=logp_diff,
+        )
 
     return trainer.budget.spend(update, plan.longest)
 
@@ -388,7 +409,11 @@ class _BatchTokens:
 
 
 def _batch_tokens(
-    trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch, indexes: Sequence[int], logprobs: Tensor
+    trainer: _Trainer,
+    plan: UpdatePlan,
+    batch: MicroBatch,
+    indexes: Sequence[int],
+    logprobs: Tensor,
 ) -> _BatchTokens:
     samples = [plan.samples[index] for index in indexes]
     sampled = _row([sample.logprobs for sample in samples], logprobs)
@@ -424,7 +449,13 @@ def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tenso
     )
     assert scores.entropy is not None
     indexes = [plan.local[row] for row in batch.sequences]
-    tokens = _batch_tokens(trainer, plan, batch, indexes, scores.logprobs[None])
+    tokens = _batch_tokens(
+        trainer,
+        plan,
+        batch,
+        indexes,
+        scores.logprobs[None],
+    )
     loss, metrics = _policy_loss(config, plan, tokens)
     if config.entropy_coef:
         loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens

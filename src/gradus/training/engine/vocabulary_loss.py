@@ -58,7 +58,12 @@ def in_chunks(
     return tuple(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
-def chunked_scores(head: nn.Linear, hidden: Tensor, target: Tensor, sampling: SamplingConfig) -> TokenFigures:
+def chunked_scores(
+    head: nn.Linear,
+    hidden: Tensor,
+    target: Tensor,
+    sampling: SamplingConfig,
+) -> TokenFigures:
     """As :func:`chunked_figures` without top-k, top-p and grammar, with few passes over the logits.
 
     Log-probs with gradient; the entropy and whether the token is the likeliest one come without. The logits are computed in the
@@ -72,7 +77,13 @@ def chunked_scores(head: nn.Linear, hidden: Tensor, target: Tensor, sampling: Sa
         bf16_backward="forward" in vars(head) and dtype == torch.float32,  # gradus.training.engine.bfloat16_backward
     )
     with torch.autocast(device, enabled=False):
-        logprobs, entropy, greedy = _ChosenLogprobs.apply(hidden, head.weight, head.bias, target, numbers)
+        logprobs, entropy, greedy = _ChosenLogprobs.apply(
+            hidden,
+            head.weight,
+            head.bias,
+            target,
+            numbers,
+        )
     return logprobs, entropy, greedy
 
 
@@ -84,7 +95,12 @@ class _Numbers:
     dtype: torch.dtype
     bf16_backward: bool
 
-    def scores(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def scores(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
         """(A, W) of hidden states (A, d) and some rows of the head (W, d), in float32 at least."""
         logits = product(hidden.to(self.dtype), weight, None if bias is None else bias.to(self.dtype))
         scores = logits if logits.dtype == torch.float64 else logits.float()
@@ -96,7 +112,12 @@ class _ChosenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, numbers: _Numbers
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        numbers: _Numbers,
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.numbers = numbers
         wide = weight.to(numbers.dtype)
@@ -109,7 +130,13 @@ class _ChosenLogprobs(torch.autograd.Function):
                 sums.add(scores, part_target - tile.start)
             parts.append(sums.figures())
         logprobs, entropy, greedy, normalizer = (torch.cat(column) for column in zip(*parts, strict=True))
-        ctx.save_for_backward(hidden, weight, bias, target, normalizer)
+        ctx.save_for_backward(
+            hidden,
+            weight,
+            bias,
+            target,
+            normalizer,
+        )
         ctx.mark_non_differentiable(entropy, greedy)
         return logprobs, entropy, greedy
 
@@ -146,7 +173,12 @@ class _ChosenLogprobs(torch.autograd.Function):
 class _SoftmaxSums:
     """A softmax of rows whose scores come tile by tile: the largest score so far, and sums relative to it (arXiv 1805.02867)."""
 
-    def __init__(self, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.largest = torch.full((rows,), float("-inf"), dtype=dtype, device=device)
         self.total = torch.zeros_like(self.largest)
         self.weighted = torch.zeros_like(self.largest)

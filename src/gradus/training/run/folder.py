@@ -40,7 +40,11 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path | str, *, writing: bool = True, observer: Callable[[Mapping[str, Any]], None] | None = None
+        self,
+        path: Path | str,
+        *,
+        writing: bool = True,
+        observer: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.path = Path(path)
         self.writing = writing

@@ -43,7 +43,15 @@ class Screen:
     ``--verbose``, and notes alone with ``--quiet``.
     """
 
-    def __init__(self, title: str, *, steps: int, figures: Mapping[str, str], done: int = 0, live: bool = True) -> None:
+    def __init__(
+        self,
+        title: str,
+        *,
+        steps: int,
+        figures: Mapping[str, str],
+        done: int = 0,
+        live: bool = True,
+    ) -> None:
         self._steps, self._figures, self._first = steps, figures, done
         self._started = time.perf_counter()
         self._printed = -math.inf  # when the last line was
@@ -51,7 +59,13 @@ class Screen:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn())
         phase = TextColumn("{task.fields[phase]}", markup=False)
         hidden = not live or quiet() or not self._console.is_terminal
-        self._bar = Progress(*columns, phase, console=self._console, transient=True, disable=hidden)
+        self._bar = Progress(
+            *columns,
+            phase,
+            console=self._console,
+            transient=True,
+            disable=hidden,
+        )
         self._task = self._bar.add_task(title, total=steps, completed=done, phase="")
 
     def __enter__(self) -> Screen:
@@ -120,7 +134,10 @@ class Interrupt:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)

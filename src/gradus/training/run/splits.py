@@ -18,7 +18,13 @@ SPLITS = "splits.json"
 class GrpoSplits:
     """The tasks of a GRPO run by role. ``taught``: those that its model was warm-started on; none of them validates."""
 
-    def __init__(self, spec: EnvironmentSpec, config: GrpoConfig, *, taught: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        config: GrpoConfig,
+        *,
+        taught: frozenset[str] = frozenset(),
+    ) -> None:
         self._spec, self._config, self._taught = spec, config, taught
         self.validation = validation_tasks(spec, config, taught)
         self.reserved = reserved_ids(spec, config, taught)
@@ -28,7 +34,13 @@ class GrpoSplits:
     def store(self, folder: RunFolder, next_task: int) -> None:
         """Write what was used before place ``next_task`` of the run's order. Raises ConfigError if a task judges that was taught."""
         while self._next < next_task:
-            (task,), self._next = training_tasks(self._spec, self._config, self._next, 1, self.reserved)
+            (task,), self._next = training_tasks(
+                self._spec,
+                self._config,
+                self._next,
+                1,
+                self.reserved,
+            )
             self._trained.add(task.id)
         validation = {task.id for task in self.validation}
         splits = {

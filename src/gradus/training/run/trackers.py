@@ -35,7 +35,11 @@ def _is_finite(value: object) -> bool:
 
 @contextmanager
 def open_trackers(
-    names: Sequence[str], folder: Path | str, *, name: str = "gradus", config: Mapping[str, Any] | None = None
+    names: Sequence[str],
+    folder: Path | str,
+    *,
+    name: str = "gradus",
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """The trackers called ``names`` (``jsonl`` is there always and may be named), as one ``on_record`` callback that writes into a run's folder.
 
@@ -50,7 +54,16 @@ def open_trackers(
             step = record.get("step")
             if not logs:
                 trackers = [_OPEN[tracker] for tracker in dict.fromkeys(names) if tracker in _OPEN]
-                logs.extend(start(closing, Path(folder), step, name, config or {}) for start in trackers)
+                logs.extend(
+                    start(
+                        closing,
+                        Path(folder),
+                        step,
+                        name,
+                        config or {},
+                    )
+                    for start in trackers
+                )
             group = "/".join(str(record[key]) for key in ("kind", "decoding") if key in record)
             values = {f"{group}/{figure}": value for figure, value in figures(record)}
             for log in logs:
@@ -59,7 +72,13 @@ def open_trackers(
         yield track
 
 
-def _tensorboard(closing: ExitStack, folder: Path, first: int | None, name: str, config: Mapping[str, Any]) -> Log:
+def _tensorboard(
+    closing: ExitStack,
+    folder: Path,
+    first: int | None,
+    name: str,
+    config: Mapping[str, Any],
+) -> Log:
     """Event files that ``tensorboard --logdir FOLDER`` shows. Steps from ``first`` on replace those of a killed run."""
     from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -72,12 +91,24 @@ def _tensorboard(closing: ExitStack, folder: Path, first: int | None, name: str,
     return log
 
 
-def _wandb(closing: ExitStack, folder: Path, first: int | None, name: str, config: Mapping[str, Any]) -> Log:
+def _wandb(
+    closing: ExitStack,
+    folder: Path,
+    first: int | None,
+    name: str,
+    config: Mapping[str, Any],
+) -> Log:
     """A run of Weights & Biases; offline unless WANDB_MODE says otherwise or a key is set. A resumed training begins another."""
     import wandb  # pyright: ignore[reportMissingImports] - an extra
 
     mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
-    run = wandb.init(project="gradus", name=name, dir=str(folder), config=dict(config), mode=mode)
+    run = wandb.init(
+        project="gradus",
+        name=name,
+        dir=str(folder),
+        config=dict(config),
+        mode=mode,
+    )
     closing.callback(run.finish)
     # Validation comes after its step's record, so the step is a figure of its own and not W&B's running count.
     run.define_metric("step")

@@ -15,11 +15,22 @@ from gradus.training.run.step_metrics import episode_metrics
 
 
 def sampling_policy(
-    loaded: LoadedModel, spec: EnvironmentSpec, config: GrpoConfig, *, name: str = "grpo", greedy: bool = False
+    loaded: LoadedModel,
+    spec: EnvironmentSpec,
+    config: GrpoConfig,
+    *,
+    name: str = "grpo",
+    greedy: bool = False,
 ) -> LocalPolicy:
     """Returns the policy that samples by the settings of a run."""
     sampling = config.sampling.changed(temperature=0) if greedy else config.sampling
-    return LocalPolicy(loaded, sampling, name=name, batch_size=config.batch_size, grammar=spec.language.grammar)
+    return LocalPolicy(
+        loaded,
+        sampling,
+        name=name,
+        batch_size=config.batch_size,
+        grammar=spec.language.grammar,
+    )
 
 
 def validate(
