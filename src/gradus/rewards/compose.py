@@ -26,6 +26,8 @@ from gradus.core.waiting import settled
 from gradus.rewards.conventions import as_trl
 
 Messages = list[dict[str, Any]]
+Columns = Mapping[str, Any]  # of one row of the data, by name
+Weights = Mapping[str, float]  # by component
 Values = Sequence[float | None]
 RewardFunction = Callable[..., Values | Awaitable[Values]]
 
@@ -40,7 +42,7 @@ class Completion:
     prompt: str
     completion: str
     system_prompt: str = ""
-    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    columns: Columns = field(default_factory=dict[str, Any])
     completion_ids: tuple[int, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     chat: bool = False
@@ -55,7 +57,7 @@ class ScoredCompletion:
 
     value: float | None
     components: Mapping[str, float | None]
-    terms: Mapping[str, float]
+    terms: Weights
     error: str | None = None
 
 
@@ -68,13 +70,13 @@ class _Outcome:
     returned: str | None = None
 
 
-@dataclass
 class _Log:
     """What one call of a function gave to log_extra and log_metric."""
 
-    rows: int
-    extras: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    metrics: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.extras: dict[str, list[Any]] = {}
+        self.metrics: dict[str, list[float]] = {}
 
     def extra(self, column: str, values: Sequence[Any]) -> None:
         """Take one value a completion, as TRL's ``log_extra``."""
@@ -85,7 +87,8 @@ class _Log:
 
     def metric(self, metric: str, value: Any) -> None:
         """Take one number, as TRL's ``log_metric``."""
-        self.metrics.setdefault(metric, []).append(float(value))
+        values = self.metrics.setdefault(metric, [])
+        values.append(float(value))
 
 
 # Whether functions get messages -> how the errors begin of functions that were written for the other form, and what to do.
@@ -159,6 +162,7 @@ class Rewards:
         self.trainer_state = TrainerState()
 
     def _add(self, function: RewardFunction, weight: float) -> None:
+        """Takes one more function, in TRL's signature from now on."""
         name = reward_name(function)
         if name in self.functions:
             raise ConfigError(
@@ -176,7 +180,8 @@ class Rewards:
         for name, function in self.functions.items():
             limits = getattr(function, "component_range", None)
             if limits is not None:
-                ranges[name] = (float(limits[0]), float(limits[1]))
+                low, high = limits
+                ranges[name] = (float(low), float(high))
         return ranges
 
     @property
@@ -188,39 +193,50 @@ class Rewards:
         """Score completions, in order."""
         if not completions:
             return []
-        self.extras, self.metrics = {}, {}
+        self.extras = {}
+        self.metrics = {}
         outcomes = [self._ask(name, completions, range(len(completions))) for name in self.functions]
-        rows = zip(*outcomes, strict=True)
-        return [self._combine(dict(zip(self.functions, row, strict=True))) for row in rows]
+        return [self._combine(row) for row in zip(*outcomes, strict=True)]
 
-    def _combine(self, outcomes: Mapping[str, _Outcome]) -> ScoredCompletion:
-        components = {name: outcome.value for name, outcome in outcomes.items()}
-        terms = {name: self.weights[name] * value for name, value in components.items() if value is not None}
-        errors = [f"reward {name!r} {outcome.error}" for name, outcome in outcomes.items() if outcome.error]
+    def _combine(self, outcomes: Sequence[_Outcome]) -> ScoredCompletion:
+        """Adds up the rewards of one completion. One function that failed leaves it without a reward: a part of a sum is another reward."""
+        components: dict[str, float | None] = {}
+        terms: dict[str, float] = {}
+        errors: list[str] = []
+        for name, outcome in zip(self.functions, outcomes, strict=True):
+            components[name] = outcome.value
+            if outcome.value is not None:
+                terms[name] = self.weights[name] * outcome.value
+            if outcome.error:
+                errors.append(f"reward {name!r} {outcome.error}")
         if not terms and not errors:
             errors = [f"None came from every reward function ({', '.join(components)})"]
         # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
-        if not errors and not sum(map(abs, terms.values())) <= LARGEST_REWARD:
+        size = sum(map(abs, terms.values()))
+        if not errors and size > LARGEST_REWARD:
             errors = [self._too_large(terms)]
         if errors:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(errors))
-        return ScoredCompletion(value=math.fsum(terms.values()), components=components, terms=terms)
+        value = math.fsum(terms.values())
+        return ScoredCompletion(value=value, components=components, terms=terms)
 
-    def _too_large(self, terms: Mapping[str, float]) -> str:
+    def _too_large(self, terms: Weights) -> str:
+        """Counts and names the largest term, which makes the sum too large."""
         name = max(terms, key=lambda name: abs(terms[name]))
         self.errors[f"{name}: OverflowError"] += 1
         return f"reward {name!r} times its weight is {terms[name]:.3g}; expected at most {LARGEST_REWARD:g} together"
 
     def _ask(self, name: str, rows: Sequence[Completion], places: range) -> list[_Outcome]:
-        """Asks a function about the rows at ``places``."""
+        """Asks a function about the rows at ``places``, and again about each of them if it raised."""
         function = self.functions[name]
-        log = _Log(len(places))
+        log = _Log(len(places))  # of this call: what a call logged that failed is not kept
         limit = batch_seconds(len(places), self.time_limit)
         try:
             arguments = self._arguments(function, rows[places.start : places.stop], log)
             answer = within(limit, f"reward {name!r}", lambda: settled(function(**arguments)))
             return self._accepted(name, answer, log, len(rows), places)
         except (Exception, SystemExit) as error:
+            # One at a time, a function that counts wrongly might seem right, and one that hangs would hang for each.
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
@@ -228,14 +244,18 @@ class Rewards:
     def _accepted(self, name: str, answer: Any, log: _Log, rows: int, places: range) -> list[_Outcome]:
         """Returns a call's outcomes and keeps what it logged, its extras at the places of its rows. Raises if they are not valid."""
         outcomes = _outcomes(answer, len(places))
-        self.errors.update(f"{name}: {outcome.returned}" for outcome in outcomes if outcome.returned)
-        for metric, values in log.metrics.items():
-            self.metrics.setdefault(metric, []).extend(values)
-        for column, values in log.extras.items():
-            self.extras.setdefault(column, [None] * rows)[places.start : places.stop] = values
+        for outcome in outcomes:
+            if outcome.returned:
+                self.errors[f"{name}: {outcome.returned}"] += 1
+        for metric, numbers in log.metrics.items():
+            self.metrics.setdefault(metric, []).extend(numbers)
+        for column, cells in log.extras.items():
+            extra = self.extras.setdefault(column, [None] * rows)
+            extra[places.start : places.stop] = cells
         return outcomes
 
     def _failed(self, name: str, error: Exception | SystemExit) -> _Outcome:
+        """Counts an error and says where in the user's file it was raised, and what to do if the function expects the other form."""
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
@@ -245,7 +265,9 @@ class Rewards:
 
     def _arguments(self, function: RewardFunction, rows: Sequence[Completion], log: _Log) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
-        columns = dict.fromkeys(column for row in rows for column in row.columns)
+        columns: dict[str, None] = {}  # rows may lack some, which are None there
+        for row in rows:
+            columns.update(dict.fromkeys(row.columns))
         arguments: dict[str, Any] = {}
         for column in columns:
             arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
@@ -260,14 +282,16 @@ class Rewards:
         needed = [parameter.name for parameter in parameters if _is_needed(parameter)]
         missing = [name for name in needed if name not in arguments]
         if missing:
-            names = ", ".join(columns) or "none"
-            raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {names}")
+            listed = ", ".join(columns) or "none"
+            raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {listed}")
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
-        return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+        names = [parameter.name for parameter in parameters]
+        return {name: arguments[name] for name in names if name in arguments}
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Says whether a function cannot be called without this argument."""
     by_name = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return by_name and parameter.default is inspect.Parameter.empty
 
@@ -297,6 +321,7 @@ def completion_text(completion: str | Messages) -> str:
 
 
 def _prompt(row: Completion, messages: bool) -> str | Messages:
+    """The prompt as a text, or as messages with the system prompt first."""
     if not messages:
         return row.prompt
     system = [{"role": "system", "content": row.system_prompt}] if row.system_prompt else []
@@ -304,6 +329,7 @@ def _prompt(row: Completion, messages: bool) -> str | Messages:
 
 
 def _completion(row: Completion, messages: bool) -> str | Messages:
+    """The completion as a text, or as messages: a conversation's own, else one of the assistant."""
     if not messages:
         return row.completion
     return [dict(message) for message in row.messages] or [{"role": "assistant", "content": row.completion}]
@@ -311,7 +337,8 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 def _outcomes(values: Any, rows: int) -> list[_Outcome]:
     """Returns one outcome for each row. Raises ValueError unless there is a number, None or an exception for each."""
-    is_list = isinstance(values, Iterable) and not isinstance(values, Mapping | str | set)  # of keys or characters
+    # A mapping would give its keys, a text its characters, and a set has no order.
+    is_list = isinstance(values, Iterable) and not isinstance(values, Mapping | str | set)
     if not is_list:
         raise ValueError(f"returned a {type(cast(Any, values)).__name__}; return a list with one reward per completion")
     rewards = list(cast(Iterable[Any], values))
@@ -321,6 +348,7 @@ def _outcomes(values: Any, rows: int) -> list[_Outcome]:
 
 
 def _outcome(reward: Any) -> _Outcome:
+    """Reads what a function returned for one completion. Raises ValueError or TypeError for what is no finite number."""
     if reward is None:
         return _Outcome()
     if isinstance(reward, Exception):

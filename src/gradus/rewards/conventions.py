@@ -39,15 +39,20 @@ class OneByOne:
         """One reward a completion; an awaitable of them if the function is asynchronous."""
         results: list[Any] = []
         for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            cells = {name: values[number] for name, values in columns.items() if isinstance(values, _COLUMN)}
-            row: dict[str, Any] = {**_EMPTY, **cells, "prompt": prompt, "completion": completion}
-            results.append(self.__wrapped__(**_arguments(self.__wrapped__, row)))
+            row = dict(_EMPTY)
+            for name, values in columns.items():
+                if isinstance(values, _COLUMN):  # trainer_state and the like belong to no completion
+                    row[name] = values[number]
+            row |= {"prompt": prompt, "completion": completion}
+            arguments = _arguments(self.__wrapped__, row)
+            results.append(self.__wrapped__(**arguments))
         if any(inspect.isawaitable(result) for result in results):
             return _awaited(results)
         return [_number(result) for result in results]
 
 
 async def _awaited(results: Sequence[Any]) -> list[Any]:
+    """Waits for all results at once."""
     return [_number(result) for result in await asyncio.gather(*results)]
 
 
@@ -55,10 +60,10 @@ def _arguments(function: Callable[..., Any], row: Mapping[str, Any]) -> dict[str
     """Returns the arguments that the function names, out of what is known of a completion; its text and gold answer may have other names."""
     parameters = inspect.signature(function).parameters
     text = next(name for name in _TEXT if name in parameters)
-    gold = next((name for name in _GOLD if name in parameters and name != text), None)
     arguments = {**row, text: row["completion"]}
-    if gold is not None:
-        arguments.setdefault(gold, row.get("answer"))
+    golds = [name for name in _GOLD if name in parameters and name != text]
+    if golds:
+        arguments.setdefault(golds[0], row.get("answer"))
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return arguments
     return {name: arguments[name] for name in parameters if name in arguments}

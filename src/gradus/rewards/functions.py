@@ -68,6 +68,7 @@ def final_answer(prompts: Answers, completions: Answers, answer: Answers, **colu
 
 
 def _correct(completions: Answers, golds: Answers, read: Callable[[str], AnswerReading]) -> list[float | None]:
+    """Compares the answer that ``read`` finds in each completion with the gold answer of its row."""
     values: list[float | None] = []
     for completion, cell in zip(completions, golds, strict=True):
         gold = "" if cell is None else gold_answer(str(cell))
@@ -92,8 +93,13 @@ def is_strict_format(text: str) -> bool:
     False
     """
     text = without_thoughts(text)
-    match = _STRICT.fullmatch(text) if all(text.count(tag) == 1 for tag in _TAGS) else None
-    return bool(match and match[1].strip() and match[2].strip())
+    if any(text.count(tag) != 1 for tag in _TAGS):
+        return False
+    match = _STRICT.fullmatch(text)
+    if match is None:
+        return False
+    reasoning, answer = match.groups()
+    return bool(reasoning.strip() and answer.strip())
 
 
 @_of_text("incremental_format")
@@ -136,9 +142,11 @@ def length(*, limit: int, margin: int | None = None) -> RewardFunction:
         prompts: Answers, completions: Answers, completion_ids: Sequence[Sequence[int]] = (), **columns: Any
     ) -> list[float]:
         penalties: list[float] = []
-        for ids, completion in zip(completion_ids or [()] * len(completions), completions, strict=True):
+        rows = completion_ids or [()] * len(completions)
+        for ids, completion in zip(rows, completions, strict=True):
             size = len(ids) or len(completion_text(completion).split())
-            penalties.append(-min(max(size - free, 0) / margin, 1.0))
+            beyond = max(size - free, 0)
+            penalties.append(-min(beyond / margin, 1.0))
         return penalties
 
     return too_long
@@ -152,7 +160,9 @@ def repetition(*, ngram: int = 3) -> RewardFunction:
     @_of_text("repetition", -1.0, 0.0)
     def repeats(text: str) -> float:
         grams = _grams(text, ngram)
-        return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
+        if not grams:
+            return 0.0
+        return len(set(grams)) / len(grams) - 1.0
 
     return repeats
 
@@ -171,10 +181,14 @@ def diversity(*, ngram: int = 2) -> RewardFunction:
         names = [str(prompt) for prompt in prompts]
         members = Counter(names)
         grams = [set(_grams(completion_text(completion), ngram)) for completion in completions]
-        holders = Counter((name, gram) for name, row in zip(names, grams, strict=True) for gram in row)
+        holders: Counter[tuple[str, tuple[str, ...]]] = Counter()  # completions of a prompt that have an n-gram
+        for name, row in zip(names, grams, strict=True):
+            holders.update((name, gram) for gram in row)
         values: list[float] = []
         for name, row in zip(names, grams, strict=True):
-            alone = sum(holders[name, gram] == 1 for gram in row) if members[name] > 1 else 0
+            alone = 0
+            if members[name] > 1:
+                alone = sum(holders[name, gram] == 1 for gram in row)
             values.append(alone / max(len(row), 1))
         return values
 
@@ -182,8 +196,10 @@ def diversity(*, ngram: int = 2) -> RewardFunction:
 
 
 def _grams(text: str, n: int) -> list[tuple[str, ...]]:
+    """Every ``n`` words that follow each other, in any case."""
     words = text.lower().split()
-    return [tuple(words[start : start + n]) for start in range(len(words) - n + 1)]
+    starts = range(len(words) - n + 1)
+    return [tuple(words[start : start + n]) for start in starts]
 
 
 def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: float = 0.0) -> RewardFunction:

@@ -6,12 +6,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import fsum
-from typing import Any, cast
+from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
 from gradus.rewards.catalog import RewardChoice, load_rewards
-from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, TrainerState
+from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, TrainerState, Weights
 
 OWN_GRADER = "rewards"  # the name of every composition of reward functions
 WEIGHED = "-weighed"  # the end of the name of a grader with other weights
@@ -50,31 +50,31 @@ class _RewardGrader:
         self.name, self.rewards = name, rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
-        answered = [episode for episode in episodes if episode.turns]
-        scored = iter(self.rewards([completion_of(episode) for episode in answered]))
+        completions = [completion_of(episode) for episode in episodes if episode.turns]
+        scored = iter(enumerate(self.rewards(completions)))
         metrics = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
         rewards: list[Reward] = []
-        row = 0
         for episode in episodes:
-            if not episode.turns:
+            if episode.turns:
+                row, completion = next(scored)
+                extras = {name: cells[row] for name, cells in self.rewards.extras.items()}
+                reward = self._reward(completion, len(episode.turns))
+                reward = replace(reward, metrics=metrics, extras=extras)
+            else:
                 error = "expected an episode with an answer, got none"
-                rewards.append(Reward(grader=self.name, value=None, error=error))
-                continue
-            extras = {name: values[row] for name, values in self.rewards.extras.items()}
-            reward = self._reward(next(scored), len(episode.turns))
-            rewards.append(replace(reward, metrics=metrics, extras=extras))
-            row += 1
+                reward = Reward(grader=self.name, value=None, error=error)
+            rewards.append(reward)
         return rewards
 
     def _reward(self, scored: ScoredCompletion, turns: int) -> Reward:
         """Puts the reward of a completion at the last of its turns."""
-        terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.terms.items())
-        earlier = ((),) * (turns - 1)
+        terms = [RewardTerm(component=component, value=value) for component, value in scored.terms.items()]
+        earlier = [()] * (turns - 1)
         return Reward(
             grader=self.name,
             value=scored.value,
             components=scored.components,
-            terms=(*earlier, terms),
+            terms=(*earlier, tuple(terms)),
             error=scored.error,
         )
 
@@ -112,7 +112,7 @@ def tell_steps_taken(grader: Grader, steps: int) -> None:
         rewards.trainer_state.global_step = steps
 
 
-def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
+def reweigh(grader: Grader, weights: Weights) -> Grader:
     """Weighs ``grader`` anew. A component that is not named keeps its weight; weight 0 switches one off.
 
     Terms are scaled where they stand. A component whose weight was 0 left no term to scale; it can be switched on if
@@ -133,23 +133,29 @@ def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
         rewards = [_scaled(reward, scale, fresh) for reward in grader.rewards(episodes)]
-        return [_switched_on(reward, fresh, grader.per_turn) for reward in rewards] if fresh else rewards
+        if fresh:
+            rewards = [_switched_on(reward, fresh, grader.per_turn) for reward in rewards]
+        return rewards
 
     return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
-def _scaled(reward: Reward, scale: Mapping[str, float], dropped: Container[str]) -> Reward:
+def _scaled(reward: Reward, scale: Weights, dropped: Container[str]) -> Reward:
     """Multiplies the terms of a reward by their component's factor."""
     if reward.value is None:
         return reward
     terms: list[tuple[RewardTerm, ...]] = []
     for turn in reward.terms:
-        counted = [term for term in turn if term.component not in dropped]
-        terms.append(tuple(replace(term, value=term.value * scale.get(term.component, 1.0)) for term in counted))
+        scaled: list[RewardTerm] = []
+        for term in turn:
+            if term.component not in dropped:
+                factor = scale.get(term.component, 1.0)
+                scaled.append(replace(term, value=term.value * factor))
+        terms.append(tuple(scaled))
     return _with_terms(reward, terms)
 
 
-def _switched_on(reward: Reward, weights: Mapping[str, float], per_turn: bool) -> Reward:
+def _switched_on(reward: Reward, weights: Weights, per_turn: bool) -> Reward:
     """Adds the terms of components that had no weight to the last turn, which is their place unless rewards stand at each turn."""
     if reward.value is None:
         return reward
@@ -166,7 +172,9 @@ def _switched_on(reward: Reward, weights: Mapping[str, float], per_turn: bool) -
 
 
 def _with_terms(reward: Reward, terms: Sequence[tuple[RewardTerm, ...]]) -> Reward:
-    return replace(reward, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
+    """The reward with other terms, whose sum is its value."""
+    value = fsum(term.value for turn in terms for term in turn)
+    return replace(reward, terms=tuple(terms), value=value)
 
 
 def completion_of(episode: Episode) -> Completion:
@@ -174,17 +182,22 @@ def completion_of(episode: Episode) -> Completion:
     first, *later = episode.turns
     messages = [_spoken(first)]
     for turn in later:
-        messages += [*_seen(turn.messages, turn.observation), _spoken(turn)]
-    if episode.final is not None and episode.final.messages:  # results that nobody read any more
-        messages += [message for message in _seen(episode.final.messages, "") if message["role"] == "tool"]
-    columns = episode.outcome.get("columns")
-    columns = cast(Mapping[str, Any], columns) if isinstance(columns, Mapping) else episode.outcome
+        messages += _seen(turn.messages, turn.observation)
+        messages.append(_spoken(turn))
+    if episode.final is not None:  # results that nobody read any more
+        results = [message for message in episode.final.messages if message.role == "tool"]
+        messages += _seen(results, "") if results else []
+    columns: Columns = episode.outcome
+    if isinstance(columns.get("columns"), Mapping):
+        columns = columns["columns"]
     if any(turn.asked for turn in episode.turns):  # a foreign agent's calls
-        columns = {**columns, "conversation": [*_seen(first.messages, first.observation), *messages]}
+        conversation = [*_seen(first.messages, first.observation), *messages]
+        columns = {**columns, "conversation": conversation}
     tokens = [turn.tokens.action_ids for turn in episode.turns if turn.tokens]
+    actions = [turn.action for turn in episode.turns]
     return Completion(
         prompt=first.observation,
-        completion="\n".join(turn.action for turn in episode.turns),
+        completion="\n".join(actions),
         system_prompt=episode.system_prompt,
         columns=columns,
         completion_ids=tuple(chain.from_iterable(tokens)),
@@ -196,11 +209,13 @@ def _seen(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
     """Returns an observation as chat messages; a tool's has its name, as in TRL."""
     if not messages:
         return [{"role": "user", "content": text}]
-    seen: list[dict[str, Any]] = []
+    chat: list[dict[str, Any]] = []
     for message in messages:
-        name = {"name": message.name} if message.role == "tool" else {}
-        seen.append({"role": message.role, "content": message.content, **name})
-    return seen
+        record = {"role": message.role, "content": message.content}
+        if message.role == "tool":
+            record["name"] = message.name
+        chat.append(record)
+    return chat
 
 
 def _spoken(turn: Turn) -> dict[str, Any]:
@@ -208,9 +223,9 @@ def _spoken(turn: Turn) -> dict[str, Any]:
     calls = [call for call in turn.calls if call.fault != "malformed"]
     if not calls:
         return {"role": "assistant", "content": turn.action}
-    functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]
-    return {
-        "role": "assistant",
-        "content": without_calls(turn.action, turn.calls),
-        "tool_calls": [{"type": "function", "function": function} for function in functions],
-    }
+    tool_calls: list[dict[str, Any]] = []
+    for call in calls:
+        function = {"name": call.name, "arguments": dict(call.arguments)}
+        tool_calls.append({"type": "function", "function": function})
+    content = without_calls(turn.action, turn.calls)
+    return {"role": "assistant", "content": content, "tool_calls": tool_calls}

@@ -72,12 +72,12 @@ class Judge:
     remote = True  # an audit gives it time and a network
 
     def __post_init__(self) -> None:
-        self.low, self.high = self.component_range = float(self.range[0]), float(self.range[1])
+        self.low, self.high = map(float, self.range)
+        self.component_range = (self.low, self.high)
         _require(bool(self.model and self.rubric), " needs settings.model and settings.rubric")
         _require(self.low < self.high, f": range is the least and the highest score, got {list(self.range)}")
-        shares = f"got {self.samples} and {self.recheck}"
-        _require(self.samples >= 1, f": samples must be at least 1 and recheck within [0, 1], {shares}")
-        _require(0 <= self.recheck <= 1, f": samples must be at least 1 and recheck within [0, 1], {shares}")
+        counts = f"samples must be at least 1 and recheck within [0, 1], got {self.samples} and {self.recheck}"
+        _require(self.samples >= 1 and 0 <= self.recheck <= 1, f": {counts}")
         price = "[dollars per million prompt tokens, and completion tokens]"
         _require(self.budget is None or self.price is not None, f": a budget needs price = {price}")
         self.spent = 0.0  # US dollars, by this process
@@ -92,10 +92,13 @@ class Judge:
         """One score a completion: the mean of the samples; an error if one is missing."""
         golds = columns.get("answer") or [None] * len(prompts)
         rows = [_row(*cells) for cells in zip(prompts, completions, golds, strict=True)]
-        questions = [(row, sample) for row in dict.fromkeys(rows) for sample in range(self._times(row))]
+        questions: list[tuple[Row, int]] = []
+        for row in dict.fromkeys(rows):  # equal answers are asked once
+            questions += [(row, sample) for sample in range(self._times(row))]
         slots = asyncio.Semaphore(self.concurrency)
         async with self._client() as client:
-            scores = await asyncio.gather(*(self._score(client, slots, row, sample) for row, sample in questions))
+            requests = [self._score(client, slots, row, sample) for row, sample in questions]
+            scores = await asyncio.gather(*requests)
         by_row: dict[Row, list[Score]] = {}
         for (row, _), score in zip(questions, scores, strict=True):
             by_row.setdefault(row, []).append(score)
@@ -106,6 +109,7 @@ class Judge:
         return [self._settled(by_row[row]) for row in rows]
 
     def _client(self) -> openai.AsyncOpenAI:
+        """A client of the server that repeats requests after faults and reads no reply without an end."""
         import openai
 
         from gradus.core.replies import bounded_client
@@ -120,8 +124,8 @@ class Judge:
 
     def _times(self, row: Row) -> int:
         """Counts the requests for a row: ``samples``, and one more in the share that is rechecked."""
-        drawn = int(self._key(row, -1)[:8], 16) / 2**32
-        return self.samples + (drawn < self.recheck)
+        draw = int(self._key(row, -1)[:8], 16) / 2**32  # of its content, so that a resumed run rechecks the same rows
+        return self.samples + (draw < self.recheck)
 
     def _settled(self, scores: Sequence[Score]) -> float | GradingError:
         """Returns the mean of the first ``samples``; a recheck is only measured."""
@@ -133,6 +137,7 @@ class Judge:
         return errors[0]
 
     async def _score(self, client: openai.AsyncOpenAI, slots: asyncio.Semaphore, row: Row, sample: int) -> Score:
+        """Returns the score of one request, from the cache if it was made before, and an error if the budget does not allow it."""
         key = self._key(row, sample)
         if key in self._scores:
             return Score(value=self._scores[key])
@@ -140,7 +145,8 @@ class Judge:
         prompt_bytes = sum(len(message["content"].encode()) for message in messages)
         ceiling = self._cost(prompt_bytes, self.max_tokens)  # a token has a byte at least
         async with slots:
-            if self.budget is not None and self.spent + self._promised + ceiling > self.budget:
+            needed = self.spent + self._promised + ceiling  # requests under way may all cost what they can
+            if self.budget is not None and needed > self.budget:
                 return Score(value=None, error=f"the budget of {self.budget:g} {BROKE}")
             self._promised += ceiling
             try:
@@ -185,10 +191,12 @@ class Judge:
         return [{"role": "system", "content": system}, {"role": "user", "content": question}]
 
     def _key(self, row: Row, sample: int) -> str:
+        """A name of one request by all that its reply depends on. ``sample``: below 0 for what else is drawn of a row."""
         content = [self.model, self.rubric, self.low, self.high, self.base_url, self.max_tokens, row, sample]
         return blake2b(json.dumps(content, default=str).encode(), digest_size=16).hexdigest()
 
     def _keep(self, key: str, score: float) -> None:
+        """Adds a score to the cache, at once: a run that is killed has paid for it."""
         self._scores[key] = score
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -199,16 +207,20 @@ class Judge:
         """US dollars of so many tokens."""
         if self.price is None:
             return 0.0
-        return (self.price[0] * prompt + self.price[1] * completion) / 1e6
+        per_prompt, per_completion = self.price
+        return (per_prompt * prompt + per_completion * completion) / 1e6
 
 
 def _require(holds: bool, sentence: str) -> None:
+    """Raises ConfigError unless a setting can be meant."""
     if not holds:
         raise ConfigError(f"judge{sentence}")
 
 
 def _row(prompt: Any, completion: Any, gold: Any) -> Row:
-    return completion_text(prompt), completion_text(completion), None if gold is None else str(gold)
+    """One row as texts, which can be keys: cells may be messages or lists."""
+    gold_text = None if gold is None else str(gold)
+    return completion_text(prompt), completion_text(completion), gold_text
 
 
 def _read_scores(file: Path | None) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, Grader
+from gradus.rewards.compose import Weights
 from gradus.rewards.grading import reweigh, tell_steps_taken
 
 _ROUNDING = 1e-6  # by which a mean may miss its range
@@ -52,6 +53,7 @@ class AdaptiveConfig(BaseModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> AdaptiveConfig:
+        """Refuses a band in which no success lies."""
         if not self.low < self.high:
             raise ValueError(f"adaptive.low must be below adaptive.high, got {self.low} and {self.high}")
         return self
@@ -62,7 +64,7 @@ class StepPlan:
     """Settings of one optimizer step. ``lr`` None: as configured. ``reset_optimizer``: forget its moments first."""
 
     stage: str | None = None
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: Weights = field(default_factory=dict[str, float])
     lr: float | None = None
     reset_optimizer: bool = False
 
@@ -92,7 +94,7 @@ class RewardSchedule:
 
     def __init__(
         self,
-        weights: Mapping[str, float],
+        weights: Weights,
         *,
         stages: Sequence[StageConfig] = (),
         adaptive: AdaptiveConfig | None = None,
@@ -121,15 +123,13 @@ class RewardSchedule:
             raise ConfigError(
                 f"the schedule stands before step {self._step + 1}, got step {step}; restore its state first"
             )
+        weights = dict(self._weights)
         stage, is_first = self._stage(step)
         if stage is None:
-            return StepPlan(weights=dict(self._weights))
-        return StepPlan(
-            stage=stage.name,
-            weights=dict(self._weights),
-            lr=stage.lr,
-            reset_optimizer=is_first and step > 1 and not stage.carry_optimizer,
-        )
+            return StepPlan(weights=weights)
+        begins_later = is_first and step > 1  # at the first step of all there are no moments
+        reset = begins_later and not stage.carry_optimizer
+        return StepPlan(stage=stage.name, weights=weights, lr=stage.lr, reset_optimizer=reset)
 
     def grader(self, grader: Grader, step: int) -> Grader:
         """Weighs ``grader`` for ``step``; its reward functions are told the step."""
@@ -146,8 +146,9 @@ class RewardSchedule:
         elif self._adaptive is not None:
             first = self._first_weights(step)
             for name in self._adaptive.components or first:
+                weight = self._weights[name]
                 success = self._success(name, components.get(name))
-                self._weights[name] = adapt(self._weights[name], success, first[name], self._adaptive)
+                self._weights[name] = adapt(weight, success, first[name], self._adaptive)
 
     def state(self) -> dict[str, Any]:
         """Returns JSON values for ``restore``. That the settings are still the same is the manifest's to say."""
@@ -157,7 +158,8 @@ class RewardSchedule:
         """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
         weights = {name: float(weight) for name, weight in state["weights"].items()}
         if weights.keys() != self._base.keys():
-            names, stored = ", ".join(sorted(self._base)), ", ".join(sorted(weights))
+            names = ", ".join(sorted(self._base))
+            stored = ", ".join(sorted(weights))
             raise ConfigError(f"the stored schedule weighs {stored}, this one {names}")
         self._step = int(state["step"])
         self._weights = weights
@@ -169,7 +171,8 @@ class RewardSchedule:
             if stage.steps is None or step < start + stage.steps:
                 return stage, step == start
             start += stage.steps
-        return (self._stages[-1], False) if self._stages else (None, False)
+        last = self._stages[-1] if self._stages else None
+        return last, False
 
     def _first_weights(self, step: int) -> dict[str, float]:
         """Returns the weights with which the stage of ``step`` begins."""
@@ -184,14 +187,16 @@ class RewardSchedule:
         if mean is None or not low < high:
             return None
         share = (mean - low) / (high - low)
-        return share if -_ROUNDING <= share <= 1 + _ROUNDING else None
+        is_within = -_ROUNDING <= share <= 1 + _ROUNDING
+        return share if is_within else None
 
 
-def _check_names(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:
+def _check_names(weights: Weights, stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:
     """Raises ConfigError for a component that the grader does not have, or that cannot adapt."""
     adapting = adaptive.components if adaptive else ()
     tables = [weights, *(stage.weights for stage in stages)]
-    for name in sorted({*adapting, *(name for table in tables for name in table)}):
+    names = set(adapting).union(*tables)
+    for name in sorted(names):
         if name not in weights:
             raise ConfigError(f"the schedule names reward component {name!r}; the grader has {', '.join(weights)}")
     for name in adapting:
@@ -199,7 +204,7 @@ def _check_names(weights: Mapping[str, float], stages: Sequence[StageConfig], ad
             raise ConfigError(f"adaptive weights are for what is wanted; the weight of {name!r} is below 0")
 
 
-def _check_stages(weights: Mapping[str, float], stages: Sequence[StageConfig]) -> None:
+def _check_stages(weights: Weights, stages: Sequence[StageConfig]) -> None:
     """Raises ConfigError for two stages of one name, one without a reward, and one without an end that is not the last."""
     names = [stage.name for stage in stages]
     if len(set(names)) < len(names):

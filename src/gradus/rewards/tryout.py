@@ -17,7 +17,7 @@ from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import BUILT_IN
-from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, completion_text
+from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
 
 
@@ -36,21 +36,23 @@ class Tryout:
 
     def component_means(self) -> dict[str, float | None]:
         """Mean unweighted value of each component over the completions that it applies to."""
-        names = self.scored[0].components if self.scored else ()
-        return {name: _mean(scored.components[name] for scored in self.scored) for name in names}
+        by_name: dict[str, list[float | None]] = {}
+        for scored in self.scored:
+            for name, value in scored.components.items():
+                by_name.setdefault(name, []).append(value)
+        return {name: _mean(values) for name, values in by_name.items()}
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON record a completion: the answer that was read, each component, the value, the error."""
-        return [
-            {
-                "completion": completion.completion,
-                "read": read_answer(completion.completion).text,
-                "components": dict(scored.components),
-                "value": scored.value,
-                "error": scored.error,
-            }
-            for completion, scored in zip(self.completions, self.scored, strict=True)
-        ]
+        rows: list[dict[str, Any]] = []
+        for completion, scored in zip(self.completions, self.scored, strict=True):
+            row: dict[str, Any] = {"completion": completion.completion}
+            row["read"] = read_answer(completion.completion).text
+            row["components"] = dict(scored.components)
+            row["value"] = scored.value
+            row["error"] = scored.error
+            rows.append(row)
+        return rows
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -66,9 +68,7 @@ def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
     return Tryout(completions=completions, scored=scored, errors=dict(rewards.errors))
 
 
-def read_completions(
-    path: str | Path, *, decode: Callable[[Mapping[str, Any]], Episode] | None = None
-) -> list[Completion]:
+def read_completions(path: str | Path, *, decode: Callable[[Columns], Episode] | None = None) -> list[Completion]:
     """Reads completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored episodes if ``decode`` reads them.
 
     ``-`` is standard input. Raises StorageError that names the file and the line.
@@ -91,15 +91,18 @@ def read_completions(
     return completions
 
 
-def _stored(record: Mapping[str, Any], place: str, decode: Callable[[Mapping[str, Any]], Episode]) -> Completion:
+def _stored(record: Columns, place: str, decode: Callable[[Columns], Episode]) -> Completion:
+    """Reads a stored episode."""
     try:
         completion = completion_of(decode(record))
     except (ValueError, TypeError, KeyError) as error:
         raise StorageError(f"{place} cannot be read as an episode ({type(error).__name__}: {error})") from error
-    return replace(completion, chat=any(map(_is_chat, completion.columns.values())))
+    chat = any(map(_is_chat, completion.columns.values()))
+    return replace(completion, chat=chat)
 
 
-def _completion(record: Mapping[str, Any], place: str) -> Completion:
+def _completion(record: Columns, place: str) -> Completion:
+    """Reads a row with a completion; prompt and completion may be texts or messages."""
     completion: Any = record.get("completion")
     prompt: Any = record.get("prompt") or record.get("question") or ""
     system = record.get("system_prompt") or ""
@@ -122,21 +125,23 @@ def _is_chat(cell: Any) -> bool:
 
 
 def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"role", "content"} <= cast(Mapping[str, Any], value).keys()
+    return isinstance(value, Mapping) and {"role", "content"} <= cast(Columns, value).keys()
 
 
 def try_line(rewards: Rewards, completion: Completion) -> str:
     """The command line that scores one completion again; empty if a function has no name that a command line can give."""
     names = [_name(function) for function in rewards.functions.values()]
+    if not all(names):
+        return ""
     row = {"prompt": completion.prompt, **completion.columns, "completion": completion.completion}
     try:
         line = json.dumps(row, ensure_ascii=False)
     except (TypeError, ValueError):  # a column that JSON cannot hold
         return ""
-    if not all(names):
-        return ""
-    weights = ["" if weight == 1.0 else f"={weight:g}" for weight in rewards.weights.values()]
-    options = [f"--reward {shlex.quote(name + weight)}" for name, weight in zip(names, weights, strict=True)]
+    options: list[str] = []
+    for name, weight in zip(names, rewards.weights.values(), strict=True):
+        entry = name if weight == 1.0 else f"{name}={weight:g}"
+        options.append(f"--reward {shlex.quote(entry)}")
     return f"echo {shlex.quote(line)} | gradus rewards try - {' '.join(options)}"
 
 
@@ -151,5 +156,6 @@ def _name(function: Callable[..., Any]) -> str:
     is_in_file = name.isidentifier() and function.__qualname__ == name and Path(file).is_file()
     if not is_in_file:
         return ""
-    path = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+    is_near = Path(file).is_relative_to(Path.cwd())
+    path = os.path.relpath(file) if is_near else file
     return f"{path}:{name}"

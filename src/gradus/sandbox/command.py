@@ -42,6 +42,8 @@ class Finished:
 
 @dataclass
 class _RunningCommand:
+    """A command under way: its process, the pipe that says how it ended, and what it has written so far."""
+
     process: subprocess.Popen[bytes]
     report: IO[bytes]
     texts: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
@@ -123,6 +125,7 @@ def run_sandboxed(
 
 
 def _start(request: dict[str, Any], stack: ExitStack) -> _RunningCommand:
+    """Start the process that confines itself and then becomes the command. ``stack`` ends it and closes its pipes."""
     reader, writer = os.pipe()
     report = stack.enter_context(os.fdopen(reader, "rb"))
     with os.fdopen(writer, "wb"):
@@ -167,6 +170,7 @@ def _follow(run: _RunningCommand, deadline: float) -> str | None:
 
 
 def _finished(run: _RunningCommand, limit: str | None) -> Finished:
+    """Read how it ended. Raises OSError if it could not be confined, and then it did not run."""
     kind, _, value = run.texts["report"].decode().partition(" ")
     if kind == "problem":
         raise OSError(

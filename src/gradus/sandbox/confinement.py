@@ -96,6 +96,7 @@ def has_landlock() -> bool:
 
 
 def _landlock_version() -> int:
+    """The kernel's version of Landlock's interface, -1 without one."""
     return _libc.syscall(_RULES, None, 0, _VERSION)
 
 
@@ -152,8 +153,11 @@ def _close_files(open_files: set[int]) -> None:
 def _mount_view(scratch: str, only: Sequence[str] | None) -> None:
     """Mount the file system as it is seen inside."""
     _mount("none", "/", "", _PRIVATE | _WITH_CHILDREN)
-    covered = ["dev", "run"] if only is None else [name for name in os.listdir("/") if name not in _SYSTEM]
-    handles = {path: os.open(path, os.O_PATH) for path in (*_DEVICES, *(only or ())) if os.path.exists(path)}
+    covered = ["dev", "run"]
+    if only is not None:
+        covered = [name for name in os.listdir("/") if name not in _SYSTEM]
+    shown = [path for path in (*_DEVICES, *(only or ())) if os.path.exists(path)]
+    handles = {path: os.open(path, os.O_PATH) for path in shown}  # opened before they are covered
     for path in [f"/{name}" for name in covered]:
         if os.path.isdir(path) and not os.path.islink(path):
             _mount("tmpfs", path, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
@@ -216,9 +220,11 @@ def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
         elif used > memory:
             limit = "memory"
         if limit or ended:
-            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            word = f"limit {limit}"
+            if not limit:
+                word = f"code {os.waitstatus_to_exitcode(status)}"
             if report is not None:
-                os.write(report, f"limit {limit}".encode() if limit else f"code {code}".encode())
+                os.write(report, word.encode())
             _end_as(status if ended else signal.SIGKILL)
 
 
@@ -243,6 +249,7 @@ def _resident(process: str) -> int:
 
 
 def _limit(memory: int, processes: int | None) -> None:
+    """Limit what this process may use from now on; memory is counted beyond what it has."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     limits = {
@@ -257,26 +264,33 @@ def _limit(memory: int, processes: int | None) -> None:
         limits[resource.RLIMIT_NPROC] = processes + 1  # the one that watches counts
     for name, value in limits.items():
         hard = resource.getrlimit(name)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
         resource.setrlimit(name, (value, value))
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """Call mount(2). Raises OSError."""
     arguments = (source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None)
     _checked(_libc.mount(*arguments), f"mount {target}")
 
 
 def _set_attributes(path: str, added: int, removed: int, flags: int = 0) -> None:
+    """Call mount_setattr(2) with flags to add and to remove. Raises OSError."""
     attributes = struct.pack("QQQQ", added, removed, 0, 0)
     result = _libc.syscall(_MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes))
     _checked(result, "mount_setattr")
 
 
 def _end_as(status: int) -> None:
-    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+    """End this process as a child ended; a shell says 128 and the number for a signal."""
+    if os.WIFSIGNALED(status):
+        os._exit(128 + os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
 
 
 def _checked(result: int, what: str) -> int:
+    """Return the result of a system call. Raises OSError if it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -93,11 +93,13 @@ class Worker:
             self._end()
 
     def _is_running(self) -> bool:
+        """Say whether the process of this process lives; a fork of it starts its own."""
         if self._process is None or self._owner != os.getpid():
             return False
         return self._process.poll() is None
 
     def _start(self) -> None:
+        """Start the process unless it runs, and wait until its script is loaded."""
         if self._is_running():
             return
         self._end()
@@ -150,6 +152,7 @@ class Worker:
             raise
 
     def _end(self) -> None:
+        """End the process; a fork lets go of it and does not end its parent's."""
         process, self._process = self._process, None
         if process is not None:
             clock.forget(process.pid)

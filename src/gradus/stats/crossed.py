@@ -150,6 +150,7 @@ def _result(
     error: float | None = None,
     p: float | None = None,
 ) -> Paired:
+    """A comparison over tasks; what two crossed samples do not define is None."""
     n = len(by_task)
     wins, ties = int(np.sum(by_task > 0)), int(np.sum(by_task == 0))
     return Paired(
@@ -168,6 +169,7 @@ def _result(
 
 
 def _array(rows: Rows) -> Array:
+    """A table (seeds, tasks)."""
     return np.array(rows, dtype=np.float64)  # None becomes nan
 
 
@@ -176,7 +178,7 @@ def _usable(tables: Sequence[Array], clusters: Labels | None) -> tuple[list[Arra
     tasks = np.all([np.isfinite(table).any(axis=0) for table in tables], axis=0)
     labels = None
     if clusters is not None:
-        labels = [str(label) for label, usable in zip(clusters, tasks, strict=True) if usable]
+        labels = [str(label) for label, is_used in zip(clusters, tasks, strict=True) if is_used]
     cut: list[Array] = []
     for table in tables:
         columns = table[:, tasks]
@@ -186,16 +188,18 @@ def _usable(tables: Sequence[Array], clusters: Labels | None) -> tuple[list[Arra
     return cut, labels
 
 
-def _parts(left: Array, right: Array, matched: bool) -> tuple[Array, Array]:
+def _parts(a: Array, b: Array, matched: bool) -> tuple[Array, Array]:
     """Two tables whose spreads add up to that of the difference. If values are missing, every seed is held against every other on the
     tasks that both have.
     """
     if matched:
-        return _filled(left - right), np.zeros((1, left.shape[1]))
-    if np.isfinite(left).all() and np.isfinite(right).all():
-        return left, right
-    pairs = _filled(left[:, None] - right[None])  # (seeds, seeds, tasks)
-    return pairs.mean(axis=1), pairs.mean(axis=(0, 1)) - pairs.mean(axis=0)
+        return _filled(a - b), np.zeros((1, a.shape[1]))
+    if np.isfinite(a).all() and np.isfinite(b).all():
+        return a, b
+    pairs = _filled(a[:, None] - b[None])  # (seeds, seeds, tasks)
+    by_seed = pairs.mean(axis=1)
+    by_other_seed = pairs.mean(axis=(0, 1)) - pairs.mean(axis=0)
+    return by_seed, by_other_seed
 
 
 def _filled(table: Array) -> Array:
@@ -234,10 +238,13 @@ def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:
             continue
         rows = table.mean(axis=1, keepdims=True) - table.mean()
         rest = table - table.mean(axis=0) - rows
-        parts.append((float(np.sum(rows**2)) / (seeds - 1) / seeds, seeds - 1))
-        noise += float(np.sum(rest**2)) / ((seeds - 1) * (columns - 1)) / table.size
-    tasks = float(np.var(a.mean(axis=0) - b.mean(axis=0), ddof=1)) / columns
-    parts.append((max(tasks - noise, 0.0), columns - 1))  # the seeds' part holds the noise already
+        of_seeds = float(np.sum(rows**2)) / (seeds - 1) / seeds
+        parts.append((of_seeds, seeds - 1))
+        freedom = (seeds - 1) * (columns - 1)
+        noise += float(np.sum(rest**2)) / freedom / table.size
+    by_task = a.mean(axis=0) - b.mean(axis=0)
+    of_tasks = float(np.var(by_task, ddof=1)) / columns
+    parts.append((max(of_tasks - noise, 0.0), columns - 1))  # the seeds' part holds the noise already
     return _Spread(parts)
 
 
@@ -246,4 +253,5 @@ def _by_cluster(table: Array, index: Index) -> Array:
     sizes = np.bincount(index)
     sums = np.stack([np.bincount(index, weights=row) for row in table])
     mean = table.mean()
-    return mean + (sums - sizes * mean) * len(sizes) / table.shape[1]
+    residuals = sums - sizes * mean
+    return mean + residuals * len(sizes) / table.shape[1]

@@ -35,6 +35,7 @@ def format_number(value: float | None, digits: int = 3, *, beside: float = 0.0) 
 
 
 def _number(text: str) -> float:
+    """The number that a text shows, after rounding."""
     return float(text.replace(",", ""))
 
 
@@ -74,6 +75,7 @@ def format_p(value: float | None) -> str:
 
 
 def _part(interval: Any, name: str) -> float | None:
+    """An attribute of a record, or a key of a document."""
     if isinstance(interval, Mapping):
         return cast(Mapping[str, float | None], interval).get(name)
     return getattr(interval, name, None)

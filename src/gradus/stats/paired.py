@@ -65,7 +65,8 @@ class Paired:
         chance = max(self.p, _LEAST_P) * looks
         if chance >= 1:
             return 0.0
-        return float(np.copysign(normal_quantile(1 - chance / 2), self.mean))
+        size = normal_quantile(1 - chance / 2)
+        return float(np.copysign(size, self.mean))
 
     @property
     def sd(self) -> float | None:
@@ -94,19 +95,20 @@ def paired_difference(
     if len(a) != len(b):
         raise ValueError(f"expected pairs, got {len(a)} and {len(b)} values; roll out both policies on the same seeds")
     both = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
-    columns = (np.array([a[i] for i in both], np.float64), np.array([b[i] for i in both], np.float64))
-    scale = largest(*columns)
-    difference = without_rounding(columns[0] - columns[1], scale)
+    x = np.array([a[i] for i in both], np.float64)
+    y = np.array([b[i] for i in both], np.float64)
+    scale = largest(x, y)
+    difference = without_rounding(x - y, scale)
     index = dense(cluster_index(clusters, len(a))[both])
     n, units = len(both), int(index.max(initial=-1)) + 1
     wins, ties = int(np.sum(difference > 0)), int(np.sum(difference == 0))
     independent = clusters is None and n > 1  # of one pair no interval is known
     low, high, error, p = _student(difference, index, level)
     exact = False
-    if independent and is_binary(*columns):
+    if independent and is_binary(x, y):
         exact, p = True, sign_test(wins, n - wins - ties)
         low, high = tango_interval(wins, n - wins - ties, n, level=level)
-    elif error is not None and (is_constant(difference, scale) or error <= ROUNDING * scale):
+    elif error is not None and _is_flat(difference, error, scale):
         # All differences are one number: the units have one sign, or are all ties.
         signs = units if abs(difference.mean()) > ROUNDING * scale else 0
         exact, p, low, high, error = True, sign_test(signs, 0), None, None, None
@@ -125,6 +127,11 @@ def paired_difference(
         p=p,
         exact=exact,
     )
+
+
+def _is_flat(difference: Array, error: float, scale: float) -> bool:
+    """Says whether all differences, or clusters' means of them, are one number: such a sample says nothing of its spread."""
+    return is_constant(difference, scale) or error <= ROUNDING * scale
 
 
 def _student(

@@ -28,8 +28,9 @@ def paired_power(effect: float, sd: float, n: int, *, alpha: float = 0.05) -> fl
         return 0.0
     critical = student_quantile(1 - alpha / 2, n - 1)
     shift = abs(effect) / sd * sqrt(n)
-    upper = noncentral_t_cdf(critical, n - 1, shift)
-    return 1 - upper + noncentral_t_cdf(-critical, n - 1, shift)
+    below_upper = noncentral_t_cdf(critical, n - 1, shift)
+    below_lower = noncentral_t_cdf(-critical, n - 1, shift)
+    return 1 - below_upper + below_lower
 
 
 def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
@@ -81,10 +82,12 @@ def sign_test_power(effect: float, discordant: float, n: int, *, alpha: float = 
 
     ``discordant``: the share of pairs that differ, at least ``effect``. The number of such pairs is binomial, and the test conditions on it.
     """
-    share = max(discordant, abs(effect))
-    wins = (share + abs(effect)) / (2 * share)
-    counts = np.arange(n + 1, dtype=np.float64)
-    chances = np.diff(binomial_cdfs(counts, np.full(n + 1, float(n)), share), prepend=0.0)
+    size = abs(effect)
+    share = max(discordant, size)
+    wins = (share + size) / (2 * share)
+    counts = np.arange(n + 1, dtype=np.float64)  # of pairs that differ
+    cumulated = binomial_cdfs(counts, np.full(n + 1, float(n)), share)
+    chances = np.diff(cumulated, prepend=0.0)
     most = np.floor(binomial_place(alpha / 2, counts) + 1e-9)  # losses with which the test still rejects
     possible = 0.5**counts <= alpha / 2
     losses = np.maximum(most, 0)

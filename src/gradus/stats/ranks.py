@@ -30,7 +30,8 @@ def spearman_within(x: Values, y: Values, groups: Labels) -> float | None:
     for a, b, group in zip(x, y, groups, strict=True):
         if a is not None and b is not None:
             inside.setdefault(group, []).append((a, b))
-    centered = [_centered_ranks(np.array(pairs)) for pairs in inside.values() if len(pairs) > 1]
+    groups_of_pairs = [np.array(pairs) for pairs in inside.values() if len(pairs) > 1]
+    centered = [_centered_ranks(pairs) for pairs in groups_of_pairs]
     if not centered:
         return None
     ranks = np.concatenate(centered)
