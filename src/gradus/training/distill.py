@@ -61,13 +61,7 @@ def train_distill(
         tasks = [spec.train_task(config.first_task + index) for index in taught_indices(spec, count, reserved)]
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
         student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
-        lessons = _DistillLessons(
-            student,
-            teacher,
-            spec,
-            config,
-            tasks,
-        )
+        lessons = _DistillLessons(student, teacher, spec, config, tasks)
         return LessonTrainer(loaded, config, run_folder, lessons).run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()

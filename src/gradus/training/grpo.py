@@ -42,7 +42,7 @@ class GrpoState:
     next_task: int = 0
     best_step: int | None = None
     best_reward: float | None = None
-    alerts: list[list[str]] = field(default_factory=list)
+    alerts: list[list[str]] = field(default_factory=list[list[str]])
     stopped: str | None = None
     schedule: dict[str, Any] | None = None
 
@@ -226,13 +226,7 @@ class GrpoLoop:
         next_task = self.state.next_task
         for attempt in range(config.dynamic_sampling + 1):
             missing = config.groups - len(groups)
-            tasks, next_task = training_tasks(
-                self.spec,
-                config,
-                next_task,
-                missing,
-                self.splits.reserved,
-            )
+            tasks, next_task = training_tasks(self.spec, config, next_task, missing, self.splits.reserved)
             local = share(len(tasks))
             result = roll_out(
                 self.spec,

@@ -19,7 +19,7 @@ from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
-from gradus.training.run.validation import sampling_policy
+from gradus.training.run.validation import Decoding, sampling_policy
 from gradus.training.teachers import with_teacher
 
 
@@ -45,7 +45,7 @@ class StepLearner(Protocol):
         """Weights and optimizer, as checkpoints store and restore them."""
         ...
 
-    def validation_policies(self) -> Mapping[str, Policy]:
+    def validation_policies(self) -> Mapping[Decoding, Policy]:
         """The policy of each decoding that validation rolls out."""
         ...
 
@@ -120,17 +120,12 @@ class Learner:
         """Weights and optimizer, as checkpoints store and restore them."""
         return LocalState(self.model.model, self.optimizer)
 
-    def validation_policies(self) -> dict[str, Policy]:
+    def validation_policies(self) -> Mapping[Decoding, Policy]:
         """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
+        model, spec, config = self._inference_model, self._spec, self.config
         return {
-            decoding: sampling_policy(
-                self._inference_model,
-                self._spec,
-                self.config,
-                name=decoding,
-                greedy=decoding == "greedy",
-            )
-            for decoding in ("sampled", "greedy")
+            "sampled": sampling_policy(model, spec, config, name="sampled"),
+            "greedy": sampling_policy(model, spec, config, name="greedy", greedy=True),
         }
 
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
@@ -151,14 +146,7 @@ class Learner:
             lr = lr_at(self.config, self.steps, self.config.max_steps)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget)
         config = self.config.at_step(self.steps)
-        return policy_update(
-            self.model,
-            self.optimizer,
-            samples,
-            config,
-            lr,
-            options,
-        )
+        return policy_update(self.model, self.optimizer, samples, config, lr, options)
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments."""

@@ -16,7 +16,7 @@ from gradus.core import child_rng, child_seed
 from gradus.core.metrics import SftRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
 from gradus.training.engine.fsdp import is_sharded, shard
 from gradus.training.engine.loss_step import PassBudget, apply_gradients, backward_passes
@@ -96,7 +96,7 @@ def answer_pools(samples: Samples) -> AnswerPools:
     """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
     offsets = torch.cat([sample.offsets for sample in samples])
     ids = torch.cat([sample.ids[sample.positions] for sample in samples])
-    return {place: ids[offsets == place].unique() for place in offsets.unique().tolist()}
+    return {place: ids[offsets == place].unique() for place in ints(offsets.unique())}
 
 
 def with_history_noise(

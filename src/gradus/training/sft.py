@@ -68,8 +68,9 @@ def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Epis
     count = round(config.validation_share * len(tasks))
     if count >= len(tasks):
         raise ConfigError(f"nothing is left to train on: {len(tasks)} tasks with usable episodes, {count} held out")
-    order = np.random.default_rng(child_seed(config.seed, "sft", "validation")).permutation(len(tasks))
-    held_out = {tasks[place] for place in order[:count].tolist()}
+    rng = np.random.default_rng(child_seed(config.seed, "sft", "validation"))
+    order: list[int] = rng.permutation(len(tasks)).tolist()
+    held_out = {tasks[place] for place in order[:count]}
     training = [episode for episode in usable if task_id(episode) not in held_out]
     return training, [episode for episode in usable if task_id(episode) in held_out]
 
@@ -90,7 +91,9 @@ class _SftLessons:
             by_episode.setdefault(sample.episode, []).append(sample)
         self._episodes = [by_episode[number] for number in sorted(by_episode)]
         self._augmented = Augmented(config, samples)
-        self.held_out = [self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)]
+        self.held_out: Sequence[TrainingSample] = [
+            self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)
+        ]
         self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
         self.steps = config.epochs * self.validation_every
         if config.max_steps is not None:
@@ -109,9 +112,9 @@ class _SftLessons:
         """The samples of the step's episodes."""
         epoch, batch = divmod(step - 1, self.validation_every)
         rng = np.random.default_rng(child_seed(self._config.seed, "sft", "epoch", epoch))
-        order = rng.permutation(len(self._episodes))
+        order: list[int] = rng.permutation(len(self._episodes)).tolist()
         start = batch * self._config.batch_size
-        places = order[start : start + self._config.batch_size].tolist()
+        places = order[start : start + self._config.batch_size]
         samples = [sample for place in places for sample in self._episodes[place]]
         return self._augmented.batch(samples, epoch, batch)
 

@@ -34,7 +34,7 @@ from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import replay
 from gradus.training.data.answer_targets import AnswerTargets, padded
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import TrainingSample, ints, split
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
@@ -147,8 +147,8 @@ class ModelTeacher:
         for batch in batches:
             with tree_attention(model):
                 scores = score_tokens(model, batch.to(self.model.device), self._sampling)
-            parts = scores.logprobs.cpu().split([samples[index].actions for index in batch.sequences])
-            for index, part in zip(batch.sequences, parts, strict=True):
+            lengths = [samples[index].actions for index in batch.sequences]
+            for index, part in zip(batch.sequences, split(scores.logprobs.cpu(), lengths), strict=True):
                 logprobs[index] = part
         return logprobs
 
@@ -198,7 +198,7 @@ class ServedTeacher:
     def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
         taught: list[Tensor] = []
         for sample, scored in zip(samples, self._scored(samples, 0), strict=True):
-            words = sample.ids[sample.positions].tolist()
+            words = ints(sample.ids[sample.positions])
             taught.append(torch.tensor([row[word] for row, word in zip(scored, words, strict=True)]))
         return taught
 
@@ -206,8 +206,8 @@ class ServedTeacher:
         """The log-probs of that many likeliest words, and of the sampled one, at each trained token of each sample."""
 
         def score(sample: TrainingSample) -> list[dict[int, float]]:
-            scored = self._server.score(sample.ids.tolist(), words)
-            return [scored[place] for place in sample.positions.tolist()]
+            scored = self._server.score(ints(sample.ids), words)
+            return [scored[place] for place in ints(sample.positions)]
 
         with ThreadPoolExecutor(self._server.concurrency) as threads:
             return list(threads.map(score, samples))

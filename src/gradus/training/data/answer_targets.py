@@ -18,7 +18,7 @@ from torch import Tensor
 from gradus.core import AnswerDistribution, ConfigError
 from gradus.policies.local.grammar import spell
 from gradus.policies.local.renderers import ChatRenderer
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import TrainingSample, ints
 
 Ids = tuple[int, ...]
 # Tokens so far -> next token -> the answers that have it there; ~token for those that end with it.
@@ -90,7 +90,7 @@ class AnswerTargets:
     ) -> list[tuple[int, Targets | None]]:
         """The tokens of the answers, each with its target."""
         by_turn: dict[int, list[int]] = {}
-        for turn, token in zip(sample.turns.tolist(), sample.learned_ids.tolist(), strict=True):
+        for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
             by_turn.setdefault(turn, []).append(token)
         pairs: list[tuple[int, Targets | None]] = []
         for turn, tokens in by_turn.items():

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradus.algorithms import EpisodeRewards, immediate_advantages
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, episode_samples
+from gradus.training.data.sequences import TrainingSample, episode_samples, ints
 
 Episodes = Sequence[Episode]
 
@@ -282,8 +282,8 @@ def _with_entropy(
 def _spans_by_token(sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> list[tuple[str, ...]]:
     """The spans of each trained token of a sample."""
     turns = episodes[sample.episode].turns
-    spans = {number: _token_spans(renderer, *_answer(turns[number])) for number in sample.turns.unique().tolist()}
-    return [spans[turn][offset] for turn, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True)]
+    spans = {number: _token_spans(renderer, *_answer(turns[number])) for number in ints(sample.turns.unique())}
+    return [spans[turn][offset] for turn, offset in zip(ints(sample.turns), ints(sample.offsets), strict=True)]
 
 
 def _answer(turn: Turn) -> tuple[tuple[int, ...], str, tuple[Span, ...]]:

@@ -7,7 +7,7 @@ form several, each a path from a root to a leaf.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,16 @@ from torch import Tensor
 from gradus.core import ConfigError, Episode, TurnTokens
 
 Legal = tuple[tuple[int, ...] | None, ...]
+
+
+def ints(values: Tensor) -> list[int]:
+    """The numbers of an integer tensor (N,)."""
+    return cast(list[int], values.tolist())
+
+
+def split(values: Tensor, lengths: Sequence[int], *, dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts of a tensor, as long as ``lengths`` say."""
+    return cast(tuple[Tensor, ...], values.split(list(lengths), dim=dim))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +67,7 @@ class PerToken:
         """Returns the record with the tokens where ``mask`` (A,) bool is true."""
         legal = self.legal
         if legal is not None:
-            legal = tuple(legal[place] for place in mask.nonzero()[:, 0].tolist())
+            legal = tuple(legal[place] for place in ints(mask.nonzero()[:, 0]))
         return replace(
             self,
             positions=self.positions[mask],

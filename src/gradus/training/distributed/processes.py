@@ -67,7 +67,7 @@ def _launched() -> TrainingProcess:
 
     _check_launch()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true" or not torch.cuda.is_available()
-    state = PartialState(cpu=use_cpu, timeout=_SLOWEST)
+    state: Any = PartialState(cpu=use_cpu, timeout=_SLOWEST)
     if state.distributed_type == DistributedType.NO:
         return TrainingProcess()
     atexit.register(_leave, state)

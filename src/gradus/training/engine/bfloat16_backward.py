@@ -14,7 +14,7 @@ backward pass needs is kept in bfloat16: what the last product read, and what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from gradus.policies.local.cpu.float32_linear import FastLinear, LinearFunction,
 
 
 @contextmanager
-def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
+def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Generator[None]:
     """Inside this context the products of the backward pass of all linear layers are taken in bfloat16; gated MLPs are one function each."""
     # Layers that compute in their own way (quantized ones, say) are left alone; FSDP's classes inherit the plain forward.
     plain = (nn.Linear.forward, FastLinear.forward)
@@ -49,7 +49,8 @@ def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Iterator[Non
 def _linear_forward(layer: nn.Linear, input: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or input.dtype != torch.float32:
         return linear(input, layer.weight, layer.bias)
-    return LinearFunction.apply(input, layer.weight, layer.bias, torch.bfloat16)
+    out: Tensor = LinearFunction.apply(input, layer.weight, layer.bias, torch.bfloat16)
+    return out
 
 
 _VALUES = 3 * 2**17  # of one array of a part: 1.5 MiB in float32
@@ -86,7 +87,7 @@ def _computes_this(mlp: Any) -> bool:
         inputs = torch.linspace(-1.0, 1.0, 3 * mlp.gate_proj.in_features).view(3, -1)
         try:
             opened = F.silu(mlp.gate_proj(inputs)) * mlp.up_proj(inputs)
-            _TRIED[mlp] = torch.equal(type(mlp).forward(mlp, inputs), mlp.down_proj(opened))
+            _TRIED[mlp] = torch.equal(_plain_forward(mlp, inputs), mlp.down_proj(opened))
         except (TypeError, ValueError, RuntimeError):  # takes more than one argument, or another shape
             _TRIED[mlp] = False
     return _TRIED[mlp]
@@ -95,9 +96,16 @@ def _computes_this(mlp: Any) -> bool:
 def _gated_forward(mlp: Any, inputs: Tensor) -> Tensor:
     """Computes ``mlp`` of (..., d). The backward pass multiplies in bfloat16. Under autocast it gains nothing, so torch computes there."""
     if inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
-        return type(mlp).forward(mlp, inputs)
+        return _plain_forward(mlp, inputs)
     weights = (mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
-    return _GatedMlp.apply(inputs.flatten(0, -2), *weights).view(inputs.shape)
+    out: Tensor = _GatedMlp.apply(inputs.flatten(0, -2), *weights)
+    return out.view(inputs.shape)
+
+
+def _plain_forward(mlp: nn.Module, inputs: Tensor) -> Tensor:
+    """The forward pass of the module's class."""
+    forward: Callable[[nn.Module, Tensor], Tensor] = type(mlp).forward
+    return forward(mlp, inputs)
 
 
 class _GatedMlp(torch.autograd.Function):
@@ -121,14 +129,7 @@ class _GatedMlp(torch.autograd.Function):
             both = raised.mul_(factor)
             opened[rows] = both
             out[rows] = product(both, down)
-        ctx.save_for_backward(
-            inputs.bfloat16(),
-            gate,
-            up,
-            down,
-            opened,
-            *factors,
-        )
+        ctx.save_for_backward(inputs.bfloat16(), gate, up, down, opened, *factors)
         return out
 
     @staticmethod

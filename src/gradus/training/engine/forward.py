@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -76,7 +76,7 @@ def score_tokens(
     causal, labels = causal_model(model), batch.labels
     choice = _FigureChoice(entropy, differentiate, greedy)
     places = torch.cat([labels.source, labels.read_source]) if read else labels.source
-    source, order = torch.unique(places, return_inverse=True)
+    source, order = _unique(places)
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
     # In a processor's cache passes over a softmax cost little.
     tiled = causal.device.type == "cpu" and choice.is_plain(sampling, labels.legal)
@@ -90,22 +90,10 @@ def score_tokens(
     if not torch.equal(source, places):  # repeated, or in another order: unique sorts
         states = states.index_select(0, order)
     sampled = states[: len(labels.source)] if read else states
-    logprobs, entropies, best = score(
-        sampled,
-        labels.target,
-        labels.legal,
-        sampling,
-        choice,
-    )
+    logprobs, entropies, best = score(sampled, labels.target, labels.legal, sampling, choice)
     shown = None
     if read:
-        shown = score(
-            states[len(sampled) :],
-            labels.read_target,
-            None,
-            PLAIN,
-            _FigureChoice(),
-        )[0]
+        shown = score(states[len(sampled) :], labels.read_target, None, PLAIN, _FigureChoice())[0]
     return TokenScores(
         logprobs=logprobs,
         entropy=entropies if entropy else None,
@@ -153,10 +141,15 @@ def compare_tokens(
     return figures, in_chunks(read_logprobs, shown, words)[0] if read else None
 
 
+def _unique(places: Tensor) -> tuple[Tensor, Tensor]:
+    """The places in ascending order, each once, and where each of ``places`` stands among them."""
+    return cast(tuple[Tensor, Tensor], torch.unique(places, return_inverse=True))
+
+
 def _states_and_head(model: nn.Module, batch: MicroBatch, places: Tensor) -> tuple[Tensor, Finish]:
     """Returns what a model's head reads at ``places``, and the head; the logits if it cannot be taken apart."""
     causal: Any = causal_model(model)
-    source, order = torch.unique(places, return_inverse=True)
+    source, order = _unique(places)
     finish = _finish_of(causal)
     if finish is None:
         return _logits(causal, batch, source).index_select(0, order), _same
@@ -179,21 +172,9 @@ def _score_hidden(
         return chunked_scores(head, hidden, target, sampling)
 
     def figures(part: Tensor, target: Tensor, legal: Tensor | None) -> TokenFigures:
-        return _score_logits(
-            finish(head(part)),
-            target,
-            legal,
-            sampling,
-            choice,
-        )
+        return _score_logits(finish(head(part)), target, legal, sampling, choice)
 
-    return chunked_figures(
-        figures,
-        vocabulary_size(causal),
-        hidden,
-        target,
-        legal,
-    )
+    return chunked_figures(figures, vocabulary_size(causal), hidden, target, legal)
 
 
 def _takes_tiles(causal: Any, finish: Finish) -> bool:
@@ -251,13 +232,7 @@ def _hidden(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
         return states[source // ids.shape[1], source % ids.shape[1]]
     if has_lean_decoder(causal):
         attend_tree = partial(_lean_attend, batch.tree, causal.config._attn_implementation == TREE_BF16)
-        return decode_hidden(
-            causal,
-            batch.input_ids,
-            batch.positions,
-            attend_tree,
-            source,
-        )
+        return decode_hidden(causal, batch.input_ids, batch.positions, attend_tree, source)
     out = causal.base_model(
         input_ids=batch.input_ids,
         position_ids=batch.positions,
@@ -276,7 +251,7 @@ def _row_logits(causal: Any, batch: MicroBatch, source: Tensor) -> Tensor:
     width = ids.shape[1]
     if "logits_to_keep" not in inspect.signature(causal.forward).parameters:
         return causal(input_ids=ids, use_cache=False).logits.flatten(0, 1)[source]
-    columns, place = torch.unique(source % width, return_inverse=True)
+    columns, place = _unique(source % width)
     logits = causal(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
     return logits[source // width, place]
 

@@ -50,14 +50,15 @@ def shard(loaded: LoadedModel, *, samples: bool) -> LoadedModel:
 
 def _apply_fsdp(model: Any, settings: Any) -> None:
     """One FSDP unit for each module that accelerate's wrap policy names, and one for the rest."""
-    from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+    from accelerate.utils import fsdp_utils
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     device = world().device
     mesh = init_device_mesh(device.type if device else "cpu", (world().size,))
-    wraps = fsdp2_prepare_auto_wrap_policy(settings, model) or (lambda module: False)
-    inside = [module for module in model.modules() if module is not model and wraps(module)]
+    wraps: Callable[[nn.Module], bool] | None
+    wraps = cast(Any, fsdp_utils).fsdp2_prepare_auto_wrap_policy(settings, model)
+    inside = [module for module in model.modules() if wraps and module is not model and wraps(module)]
     exact = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # weights in 16 bits have such gradients
     for module in reversed(inside):  # the innermost first
         fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshard_after_forward, mp_policy=exact)

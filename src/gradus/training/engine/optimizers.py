@@ -117,23 +117,14 @@ def _orthogonalized(matrix: Tensor, group: Mapping[str, Any]) -> Tensor:
     """The matrix with singular values near 1, by Newton and Schulz' iteration with the coefficients of a Muon's ``group``."""
     a, b, c = group["ns_coefficients"]
     tall = matrix.shape[0] > matrix.shape[1]
-    wide = matrix.T if tall else matrix
-    wide = wide / wide.norm().clamp(min=group["eps"])
+    wide = matrix.mT if tall else matrix
+    norm: Tensor = wide.norm()
+    wide = wide / norm.clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
-        gram = wide @ wide.T
-        wide = torch.addmm(
-            wide,
-            torch.addmm(
-                gram,
-                gram,
-                gram,
-                beta=b,
-                alpha=c,
-            ),
-            wide,
-            beta=a,
-        )
-    return wide.T if tall else wide
+        gram = wide @ wide.mT
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        wide = torch.addmm(wide, polynomial, wide, beta=a)
+    return wide.mT if tall else wide
 
 
 class _Muon(torch.optim.Optimizer):

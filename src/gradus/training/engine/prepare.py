@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -160,7 +160,7 @@ def _name_base(model: Any) -> None:
 
 
 @contextmanager
-def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
+def precision(loaded: LoadedModel, config: TrainerConfig) -> Generator[None]:
     """Sets what a training pass runs in: attention by tree, autocast if the settings ask for it, and the dtype of the backward pass."""
     bf16_backward = config.backward == "bfloat16"
     if config.backward == "auto":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -32,7 +32,7 @@ def load_reference(loaded: LoadedModel, config: GrpoConfig) -> Reference | None:
 
 
 @contextmanager
-def _with_adapters(model: nn.Module, adapters: dict[str, Tensor]) -> Iterator[nn.Module]:
+def _with_adapters(model: nn.Module, adapters: dict[str, Tensor]) -> Generator[nn.Module]:
     parameters = trainable(model)
     trained = {name: parameter.data for name, parameter in parameters.items()}
     device = next(iter(trained.values())).device.type

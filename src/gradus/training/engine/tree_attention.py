@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention import bias as attention_bias
 
 from gradus.policies.local.cpu.support import has_fast_bfloat16
 from gradus.policies.local.cpu.tiled_attention import AttentionTile, gather, has_enough_queries, tile_weights, tiles
 from gradus.training.data.microbatches import Tree
+from gradus.training.data.sequences import ints, split
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
@@ -97,7 +98,8 @@ def _takes_masks(device: torch.device) -> bool:
 def _split(part: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
     """The rectangles of prefixes (P, H, Lp, D) and of suffixes (B, H, Ls, D) in (H, N, D)."""
     (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
-    prefix, suffix = part.split([prefixes * longest_prefix, rows * longest], dim=1)
+    end = prefixes * longest_prefix
+    prefix, suffix = split(part, [end, rows * longest], dim=1)
     return _to_rows(prefix, prefixes, longest_prefix), _to_rows(suffix, rows, longest)
 
 
@@ -146,7 +148,7 @@ def _lower_right(parts: _Parts, scaling: float | None) -> Tensor:
             scale=scaling,
             enable_gqa=shared,
         )
-    bias = causal_lower_right(query.shape[2], key.shape[2])
+    bias: Tensor = cast(Any, attention_bias).causal_lower_right(query.shape[2], key.shape[2])
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -199,7 +201,7 @@ def _attend_source(
         assert tree.mask is not None
         number = torch.arange(rows, device=source.device)[:, None]
         mask = tree.mask.expand(rows, -1, -1, -1)[number, 0, places.column][:, None]
-        visible = VisibleKeys(mask, [longest_prefix + 1 + last for last in places.column.amax(0).tolist()])
+        visible = VisibleKeys(mask, [longest_prefix + 1 + last for last in ints(places.column.amax(0))])
         suffix = _Parts(places.gather(suffix_query), suffix_key, suffix_value).behind(prefix, tree)
         second = places.scatter(products.masked(suffix, visible))
         mixed.append(second.to(mixed[0].dtype) if mixed else second)
@@ -318,13 +320,8 @@ class _Products:
         query, key, value = parts
         scaling = query.shape[3] ** -0.5 if self.scaling is None else self.scaling
         # Under autocast transformers rotates in float32.
-        return _TiledAttention.apply(
-            query,
-            key.to(query.dtype),
-            value.to(query.dtype),
-            visible,
-            scaling,
-        )
+        mixed: Tensor = _TiledAttention.apply(query, key.to(query.dtype), value.to(query.dtype), visible, scaling)
+        return mixed
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -353,24 +350,12 @@ class _TiledAttention(torch.autograd.Function):
         keeps = 2 * rows * heads * length * key.shape[2] <= _MAX_KEPT_BYTES
         kept: list[Tensor] = []
         for tile in ctx.tiles:
-            weights = tile_weights(
-                tile.group(query, shared),
-                tile.keys(key),
-                visible.hidden(tile),
-                heads,
-                scaling,
-            )
+            weights = tile_weights(tile.group(query, shared), tile.keys(key), visible.hidden(tile), heads, scaling)
             out[tile.rows, :, tile.queries] = gather(weights, tile.keys(value))
             if keeps:
                 kept.append(weights.bfloat16())
         exact = () if keeps else (query, key)
-        ctx.save_for_backward(
-            query.bfloat16(),
-            key.bfloat16(),
-            value.bfloat16(),
-            *exact,
-            *kept,
-        )
+        ctx.save_for_backward(query.bfloat16(), key.bfloat16(), value.bfloat16(), *exact, *kept)
         ctx.keeps, ctx.visible, ctx.scaling, ctx.dtype = keeps, visible, scaling, query.dtype
         return out
 
@@ -388,13 +373,7 @@ class _TiledAttention(torch.autograd.Function):
                 weights = others[number]
             else:
                 exact, exact_keys = tile.group(others[0], shared), tile.keys(others[1])
-                weights = tile_weights(
-                    exact,
-                    exact_keys,
-                    ctx.visible.hidden(tile),
-                    heads,
-                    ctx.scaling,
-                ).bfloat16()
+                weights = tile_weights(exact, exact_keys, ctx.visible.hidden(tile), heads, ctx.scaling).bfloat16()
             queries = tile.group(query, shared)
             row_grads = tile.group(grad, shared)
             grouped_weights = weights.view(*queries.shape[:2], -1)
@@ -434,14 +413,5 @@ def _to_members(part: Tensor, tree: Tree) -> Tensor:
     if tree.parent is not None:
         return part.index_select(0, tree.parent)
     members = tree.suffixes[0] // tree.prefixes[0]
-    return (
-        part.unsqueeze(1)
-        .expand(
-            -1,
-            members,
-            -1,
-            -1,
-            -1,
-        )
-        .flatten(0, 1)
-    )
+    expanded: Tensor = part.unsqueeze(1).expand(-1, members, -1, -1, -1)
+    return expanded.flatten(0, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ _DROPS_TREE = "nemotron"  # its layers do not hand on to attention what they are
 
 def supports_tree(model: nn.Module) -> bool:
     """Says whether the model takes registered attention functions and looks at its whole past in every layer."""
-    causal = causal_model(model)
+    causal: Any = causal_model(model)
     config = causal.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     # Mistral and others name no layer types: a window, if there is one, is that of every layer.
@@ -33,13 +33,13 @@ def supports_tree(model: nn.Module) -> bool:
 
 
 @contextmanager
-def tree_attention(model: nn.Module, *, bf16_backward: bool = False) -> Iterator[None]:
+def tree_attention(model: nn.Module, *, bf16_backward: bool = False) -> Generator[None]:
     """Let the model attend by tree; ``bf16_backward``: with a backward pass in bfloat16. Holds the backward pass too, where checkpointed
     layers run again.
 
     Does nothing for a model that does not support it.
     """
-    causal = causal_model(model)
+    causal: Any = causal_model(model)
     if not supports_tree(model):
         yield
         return

@@ -20,7 +20,7 @@ from gradus.core import ConfigError, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import TrainingSample, split
 from gradus.training.distributed.processes import gather, share
 from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
@@ -185,7 +185,8 @@ def _minibatches(
         groups.setdefault(sample.key[0], []).append(index)
     names = sorted(groups)
     rng = np.random.default_rng(child_seed(config.seed, "minibatches", *key))
-    order = [names[place] for place in rng.permutation(len(names)).tolist()]
+    places: list[int] = rng.permutation(len(names)).tolist()
+    order = [names[place] for place in places]
     minibatches: list[Sequence[int]] = []
     for start in range(min(config.minibatches, len(order))):
         dealt = order[start :: config.minibatches]
@@ -309,7 +310,7 @@ def _score(trainer: _Trainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
                 scores = score_tokens(loaded.model, batch.to(loaded.device), config.sampling)
                 indexes = [plan.local[row] for row in batch.sequences]
                 lengths = [plan.samples[index].actions for index in indexes]
-                scored += zip(indexes, scores.logprobs.float().cpu().split(lengths), strict=True)
+                scored += zip(indexes, split(scores.logprobs.float().cpu(), lengths), strict=True)
         return scored
 
     return trainer.budget.spend(score, plan.longest)
@@ -449,13 +450,7 @@ def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tenso
     )
     assert scores.entropy is not None
     indexes = [plan.local[row] for row in batch.sequences]
-    tokens = _batch_tokens(
-        trainer,
-        plan,
-        batch,
-        indexes,
-        scores.logprobs[None],
-    )
+    tokens = _batch_tokens(trainer, plan, batch, indexes, scores.logprobs[None])
     loss, metrics = _policy_loss(config, plan, tokens)
     if config.entropy_coef:
         loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens

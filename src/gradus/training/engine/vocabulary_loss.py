@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils import checkpoint as checkpoints
 
 from gradus.policies.local.cpu.float32_linear import product
 from gradus.policies.local.sampling import SamplingConfig
@@ -52,9 +52,8 @@ def in_chunks(
     if len(states) <= size:
         return figures(states, 0)
     starts = range(0, len(states), size)
-    parts: list[tuple[Tensor | None, ...]] = [
-        checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts
-    ]
+    checkpoint: Callable[..., tuple[Tensor | None, ...]] = cast(Any, checkpoints).checkpoint
+    parts = [checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts]
     return tuple(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -77,14 +76,8 @@ def chunked_scores(
         bf16_backward="forward" in vars(head) and dtype == torch.float32,  # gradus.training.engine.bfloat16_backward
     )
     with torch.autocast(device, enabled=False):
-        logprobs, entropy, greedy = _ChosenLogprobs.apply(
-            hidden,
-            head.weight,
-            head.bias,
-            target,
-            numbers,
-        )
-    return logprobs, entropy, greedy
+        figures: TokenFigures = _ChosenLogprobs.apply(hidden, head.weight, head.bias, target, numbers)
+    return figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,20 +116,15 @@ class _ChosenLogprobs(torch.autograd.Function):
         wide = weight.to(numbers.dtype)
         rows, words = _tile(hidden.device)
         parts: list[tuple[Tensor, ...]] = []
-        for part, part_target in zip(hidden.split(rows), target.split(rows), strict=True):
+        for row in _slices(max(1, len(hidden)), rows):
+            part = hidden[row]
             sums = _SoftmaxSums(len(part), _sum_dtype(numbers), hidden.device)
             for tile in _slices(len(weight), words):
                 scores = numbers.scores(part, wide[tile], _part(bias, tile))
-                sums.add(scores, part_target - tile.start)
+                sums.add(scores, target[row] - tile.start)
             parts.append(sums.figures())
         logprobs, entropy, greedy, normalizer = (torch.cat(column) for column in zip(*parts, strict=True))
-        ctx.save_for_backward(
-            hidden,
-            weight,
-            bias,
-            target,
-            normalizer,
-        )
+        ctx.save_for_backward(hidden, weight, bias, target, normalizer)
         ctx.mark_non_differentiable(entropy, greedy)
         return logprobs, entropy, greedy
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors import torch as safetensors
+from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
@@ -28,6 +28,7 @@ from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
 from gradus.training.run.folder import RunFolder
 
+_FILES: Any = safetensors  # it has no types
 KEPT = 2  # of the newest checkpoints; a second one is there if the newest is damaged
 
 
@@ -37,7 +38,7 @@ class Checkpoint:
 
     step: int
     offset: int
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class TrainingState(Protocol):
@@ -65,14 +66,14 @@ class LocalState:
         optimizer_state = self.optimizer.state_dict()
 
         def write(folder: Path) -> None:
-            save_file(weights, folder / "weights.safetensors")
+            _FILES.save_file(weights, folder / "weights.safetensors")
             torch.save(optimizer_state, folder / "optimizer.pt")
 
         return write
 
     def load(self, folder: Path) -> None:
         """Puts both back as they were. Raises StorageError if the weights are those of another model."""
-        weights = load_file(folder / "weights.safetensors")
+        weights: dict[str, Tensor] = _FILES.load_file(folder / "weights.safetensors")
         optimizer_state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
         parameters = trainable(self.model)
         odd = sorted(set(parameters) ^ set(weights))

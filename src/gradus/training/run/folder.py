@@ -17,9 +17,9 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -129,9 +129,9 @@ class RunFolder:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
+        return {str(key): _finite(entry) for key, entry in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [_finite(entry) for entry in cast(Sequence[Any], value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

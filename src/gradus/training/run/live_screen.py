@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -104,7 +104,7 @@ def _figure(record: Mapping[str, Any], key: str) -> str:
     """The figure as text; empty if the record has none."""
     value: Any = record
     for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+        value = cast(Mapping[str, Any], value).get(part) if isinstance(value, Mapping) else None
     if isinstance(value, int):
         return f"{value:,}"
     return format_number(value) if isinstance(value, float) else ""

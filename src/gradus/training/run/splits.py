@@ -34,13 +34,7 @@ class GrpoSplits:
     def store(self, folder: RunFolder, next_task: int) -> None:
         """Write what was used before place ``next_task`` of the run's order. Raises ConfigError if a task judges that was taught."""
         while self._next < next_task:
-            (task,), self._next = training_tasks(
-                self._spec,
-                self._config,
-                self._next,
-                1,
-                self.reserved,
-            )
+            (task,), self._next = training_tasks(self._spec, self._config, self._next, 1, self.reserved)
             self._trained.add(task.id)
         validation = {task.id for task in self.validation}
         splits = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError
 
@@ -24,7 +25,7 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     """
     for name, value in record.items():
         if isinstance(value, Mapping):
-            yield from figures(value, f"{prefix}{name}/")
+            yield from figures(cast(Mapping[str, Any], value), f"{prefix}{name}/")
         elif name != "step" and _is_finite(value):
             yield f"{prefix}{name}", float(value)
 
@@ -40,7 +41,7 @@ def open_trackers(
     *,
     name: str = "gradus",
     config: Mapping[str, Any] | None = None,
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+) -> Generator[Callable[[Mapping[str, Any]], None]]:
     """The trackers called ``names`` (``jsonl`` is there always and may be named), as one ``on_record`` callback that writes into a run's folder.
 
     Nothing is written before the first record. Raises ConfigError for an unknown name or a package that is missing.
@@ -54,16 +55,7 @@ def open_trackers(
             step = record.get("step")
             if not logs:
                 trackers = [_OPEN[tracker] for tracker in dict.fromkeys(names) if tracker in _OPEN]
-                logs.extend(
-                    start(
-                        closing,
-                        Path(folder),
-                        step,
-                        name,
-                        config or {},
-                    )
-                    for start in trackers
-                )
+                logs.extend(start(closing, Path(folder), step, name, config or {}) for start in trackers)
             group = "/".join(str(record[key]) for key in ("kind", "decoding") if key in record)
             values = {f"{group}/{figure}": value for figure, value in figures(record)}
             for log in logs:
@@ -99,9 +91,8 @@ def _wandb(
     config: Mapping[str, Any],
 ) -> Log:
     """A run of Weights & Biases; offline unless WANDB_MODE says otherwise or a key is set. A resumed training begins another."""
-    import wandb  # pyright: ignore[reportMissingImports] - an extra
-
-    mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+    wandb: Any = import_module("wandb")  # an extra
+    mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
     run = wandb.init(
         project="gradus",
         name=name,
@@ -113,7 +104,11 @@ def _wandb(
     # Validation comes after its step's record, so the step is a figure of its own and not W&B's running count.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
-    return lambda values, step: run.log({"step": step, **values})
+
+    def log(values: dict[str, float], step: int | None) -> None:
+        run.log({"step": step, **values})
+
+    return log
 
 
 _OPEN: dict[str, Callable[..., Log]] = {"tensorboard": _tensorboard, "wandb": _wandb}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from gradus.core import EnvironmentSpec, Grader, Policy, StopReason, Task, child_seed
 from gradus.core.metrics import ValidationRecord
@@ -12,6 +13,8 @@ from gradus.rollouts import MAX_CONCURRENT, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import gather, share
 from gradus.training.run.step_metrics import episode_metrics
+
+Decoding = Literal["sampled", "greedy"]
 
 
 def sampling_policy(
@@ -38,7 +41,7 @@ def validate(
     tasks: Sequence[Task],
     config: GrpoConfig,
     grader: Grader,
-    policies: Mapping[str, Policy],
+    policies: Mapping[Decoding, Policy],
     *,
     step: int,
 ) -> list[ValidationRecord]:
@@ -63,22 +66,21 @@ def validate(
         figures = episode_metrics(groups)
         episodes = [episode for group in groups for episode in group.episodes]
         rewards = [episode.reward.value if episode.reward else None for episode in episodes]
-        records.append(
-            {
-                "kind": "validation",
-                "step": step,
-                "decoding": decoding,
-                "condition": tasks[0].condition,
-                "reward_mean": figures["reward_mean"],
-                "true_reward_mean": figures["true_reward_mean"],
-                "components": figures["components"],
-                "metrics": figures["metrics"],
-                "rewards": [_rounded(reward) for reward in rewards],
-                "true_rewards": [_rounded(episode.metrics.get("true_reward")) for episode in episodes],
-                "episodes": sum(episode.stop is not StopReason.FAILED for episode in episodes),
-                "best": False,
-            }
-        )
+        record: ValidationRecord = {
+            "kind": "validation",
+            "step": step,
+            "decoding": decoding,
+            "condition": tasks[0].condition,
+            "reward_mean": figures["reward_mean"],
+            "true_reward_mean": figures["true_reward_mean"],
+            "components": figures["components"],
+            "metrics": figures["metrics"],
+            "rewards": [_rounded(reward) for reward in rewards],
+            "true_rewards": [_rounded(episode.metrics.get("true_reward")) for episode in episodes],
+            "episodes": sum(episode.stop is not StopReason.FAILED for episode in episodes),
+            "best": False,
+        }
+        records.append(record)
     return records
 
 
