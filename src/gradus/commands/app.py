@@ -6,7 +6,7 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-import gradus.commands  # noqa: F401 - the commands register themselves
 from gradus.commands.guests import attach_guests
 from gradus.commands.signature import attach
 from gradus.core import GradusError
@@ -50,7 +49,7 @@ class _Root(TyperGroup):
 
 
 @contextmanager
-def _as_bad_input() -> Iterator[None]:
+def _as_bad_input() -> Generator[None]:
     try:
         yield
     except TyperException as error:

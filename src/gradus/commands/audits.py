@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, cast, overload
 
 import typer
 
@@ -196,8 +196,8 @@ def audit(
 
     environment, functions = subject, list(rewards)
     if rows is not None:
-        several = isinstance(subject, list | tuple)
-        environment, functions = rows, [*(subject if several else [subject]), *rewards]
+        subjects = cast(Sequence[Any], subject) if isinstance(subject, list | tuple) else [subject]
+        environment, functions = rows, [*subjects, *rewards]
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, functions)
     require_rewards_used(functions, [grader])

@@ -209,7 +209,7 @@ def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
         return list(cast(Mapping[str, Any], policies).items())
     is_one = isinstance(policies, str) or hasattr(policies, "start") or not isinstance(policies, Iterable)
-    several = [policies] if is_one else cast(Iterable[Any], policies)
+    several: Iterable[Any] = [policies] if is_one else cast(Iterable[Any], policies)
     return [(_label(policy), policy) for policy in several]
 
 

@@ -33,4 +33,5 @@ def worst(findings: Iterable[Finding]) -> Status:
     >>> worst([Finding(status="note", subject="memory", evidence="3 of 24 GB"), Finding(status="pass", subject="data", evidence="")])
     'note'
     """
-    return max((finding.status for finding in findings), key=SCALE.index, default="pass")
+    statuses: list[Status] = ["pass", *(finding.status for finding in findings)]
+    return max(statuses, key=SCALE.index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 Json = Mapping[str, Any]  # an object of JSON, to be read
 
@@ -38,3 +38,13 @@ def plain(value: Any) -> Any:
     except (TypeError, ValueError):
         return json.loads(json.dumps(value, default=stand_in), parse_constant=lambda _: None)
     return value
+
+
+def is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Says whether a value of JSON or TOML is a table."""
+    return isinstance(value, Mapping)
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """A table that somebody wrote, by its keys; an empty one for any other value, which is refused where tables are checked."""
+    return value if is_table(value) else {}

@@ -87,7 +87,7 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
         raise ConfigError(f"rewards are a list, as in rewards=[right, (brief, 0.2)], got {rewards!r}")
     pairs: list[tuple[Any, float | None]] = []
     for entry in cast(Iterable[Any], rewards):
-        pair: Any = entry if isinstance(entry, tuple | list) else (entry, None)
+        pair = cast(Sequence[Any], entry) if isinstance(entry, tuple | list) else (entry, None)
         if len(pair) != 2 or not (isinstance(pair[0], str) or callable(pair[0])):
             raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {entry!r}")
         try:

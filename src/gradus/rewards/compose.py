@@ -150,10 +150,8 @@ class Rewards:
         self.functions: dict[str, RewardFunction] = {}
         self.weights: dict[str, float] = {}
         for entry in functions:
-            if isinstance(entry, tuple):
-                self._add(*entry)
-            else:
-                self._add(entry, 1.0)
+            pair = (entry, 1.0) if callable(entry) else entry
+            self._add(*pair)
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
@@ -213,7 +211,7 @@ class Rewards:
             errors = [f"None came from every reward function ({', '.join(components)})"]
         # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
         size = sum(map(abs, terms.values()))
-        if not errors and size > LARGEST_REWARD:
+        if not errors and not size <= LARGEST_REWARD:  # nor is NaN
             errors = [self._too_large(terms)]
         if errors:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(errors))

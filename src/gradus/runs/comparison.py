@@ -12,6 +12,7 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import MANIFEST, ManifestDocument, Results, read_document
 from gradus.core.files import read_toml
 from gradus.core.printing import go_around
+from gradus.core.values import is_table
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
@@ -83,15 +84,17 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
 
 def _shared_policy(stored: Iterable[Results], name: str | None) -> str:
     """The policy that is compared. Raises ConfigError if not all runs were evaluated with it."""
-    policies = [
-        {name for condition in results["conditions"].values() for name in condition["policies"]} for results in stored
-    ]
-    shared = set.intersection(*policies)
+    policies = [_policies(results) for results in stored]
+    shared = policies[0].intersection(*policies)
     policy = name or next((student for student in STUDENTS if student in shared), None)
     if policy is None or policy not in shared:
         names = ", ".join(sorted(shared)) or "none"
         raise ConfigError(f"policy {policy!r} was not evaluated in all runs; they share {names}")
     return policy
+
+
+def _policies(results: Results) -> set[str]:
+    return {name for condition in results["conditions"].values() for name in condition["policies"]}
 
 
 def _by_condition(files: OfRuns, conditions: Iterable[str]) -> dict[str, OfRuns]:
@@ -162,7 +165,8 @@ def _not_called(*_: Any) -> Any:
 def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
     code = {name: _grading_code(folder) for name, folder in runs.items()}
-    shared = set.intersection(*map(set, code.values()))
+    labels = [set(digests) for digests in code.values()]
+    shared = labels[0].intersection(*labels)
     rows = [(label, [digests[label] for digests in code.values()]) for label in sorted(shared)]
     rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADING)]
     lines: list[str] = []
@@ -232,5 +236,5 @@ def _flattened(table: Mapping[str, Any], path: str = "") -> dict[str, str]:
     values: dict[str, str] = {}
     for name, value in table.items():
         key = f"{path}.{name}" if path else name
-        values |= _flattened(value, key) if isinstance(value, dict) else {key: str(value)}
+        values |= _flattened(value, key) if is_table(value) else {key: str(value)}
     return values

@@ -106,7 +106,7 @@ def resolve(recipe: Recipe, *, environment: EnvironmentSpec | None = None, rewar
 
     ``environment`` and ``rewards``: objects that take the place of the recipe's names.
     """
-    functions = {} if rewards is None else rewards.functions
+    functions = (rewards or RewardChoice()).functions
     bare = environments.load(recipe.environment) if environment is None else environment
     choice = RewardChoice(entries=recipe.rewards, functions=functions)
     return _job(recipe, bare, choice, named=environment is None)

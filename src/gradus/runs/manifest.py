@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from gradus.core import ConfigError, StorageError
 from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
 from gradus.core.files import digest, write_json
+from gradus.core.values import is_table
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
@@ -139,7 +140,7 @@ class Manifest:
                 self._forget(name)
 
     @contextmanager
-    def doing(self, stage: str, inputs: StageInputs) -> Iterator[dict[str, Any]]:
+    def doing(self, stage: str, inputs: StageInputs) -> Generator[dict[str, Any]]:
         """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
         record = self._stages.get(stage)
         before = record["seconds"] if record else 0.0
@@ -246,8 +247,8 @@ def _downstream(stage: str) -> list[str]:
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Dotted keys whose values differ."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
+    if is_table(old) and is_table(new):
         for key in dict.fromkeys([*old, *new]):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
         yield path, old, new

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,7 +18,7 @@ EVERY = 30.0  # seconds between two lines without a terminal
 
 
 @contextmanager
-def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
+def progress_bar(title: str, total: int, unit: str) -> Generator[Callable[..., None]]:
     """A bar on standard error; the function it gives takes (done, total), a new title, and a ``note`` behind it.
 
     Without a terminal a line now and then takes its place.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 
@@ -112,9 +113,9 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
 
     base = adapter_base(path_or_name) or path_or_name
     try:
-        config = AutoConfig.from_pretrained(base, local_files_only=not online)
+        config = cast(Any, AutoConfig).from_pretrained(base, local_files_only=not online)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = cast(Any, AutoModelForCausalLM).from_config(config)
     except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code
         raise ConfigError(
             f"the config of {path_or_name} cannot be read: {type(error).__name__}: {first_line(error)} "

@@ -9,7 +9,6 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,13 +93,14 @@ def _known(sources: Mapping[str, str | None]) -> dict[str, str]:
 
 def code_digest(function: Any) -> str | None:
     """Returns a digest of the text of a function, or of the class of a callable object; None if it has none, as at a prompt."""
-    while isinstance(function, partial):
+    while hasattr(function, "func"):  # of a partial
         function = function.func
-    function = inspect.unwrap(function)
-    if not (inspect.isroutine(function) or isinstance(function, type)):
-        function = type(function)
+    source: Any = inspect.unwrap(function)
+    if not (inspect.isroutine(source) or inspect.isclass(source)):
+        source = source.__class__
     try:
-        return sha256(inspect.getsource(function).encode(errors="backslashreplace")).hexdigest()
+        text = inspect.getsource(source)
+        return sha256(text.encode(errors="backslashreplace")).hexdigest()
     except (OSError, TypeError):
         return None
 

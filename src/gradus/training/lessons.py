@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -96,7 +96,7 @@ def answer_pools(samples: Samples) -> AnswerPools:
     """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
     offsets = torch.cat([sample.offsets for sample in samples])
     ids = torch.cat([sample.ids[sample.positions] for sample in samples])
-    return {place: ids[offsets == place].unique() for place in ints(offsets.unique())}
+    return {place: cast(Tensor, ids[offsets == place].unique()) for place in sorted(set(ints(offsets)))}
 
 
 def with_history_noise(
@@ -131,7 +131,7 @@ class Augmented:
 
     def __init__(self, config: LessonConfig, samples: Samples) -> None:
         self._config = config
-        self._pools = answer_pools(samples) if config.history_noise else {}
+        self._pools: AnswerPools = answer_pools(samples) if config.history_noise else {}
 
     def batch(self, samples: Samples, *key: int) -> list[TrainingSample]:
         """The samples of a step."""

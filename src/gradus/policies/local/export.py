@@ -204,9 +204,8 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
     config.save_pretrained(folder)
     if causal.can_generate():
         causal.generation_config.save_pretrained(folder)
-    if state is None:
-        state = causal.state_dict()
-    merged = dict(_merged_tensors(causal, state))
+    weights: Mapping[str, Tensor] = causal.state_dict() if state is None else state
+    merged = dict(_merged_tensors(causal, weights))
     if getattr(causal, "_weight_conversions", None):  # names differ between memory and files
         merged = dict(revert_weight_conversion(causal, merged))  # pyright: ignore[reportUnknownArgumentType]
     save_torch_state_dict(merged, folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradus.core import EnvironmentSpec, Episode
+from gradus.core import EnvironmentSpec, Episode, Group
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
@@ -97,7 +97,8 @@ def probe_base(job: Job) -> BaseProbe:
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
     part = max(1, count // _PARTS)
-    groups, seconds, speeds = [], 0.0, list[float]()
+    groups: list[Group] = []
+    seconds, speeds = 0.0, list[float]()
     with progress_bar("probe of the base", count * SAMPLES, "answers") as advance:
         for first in range(0, len(tasks), part):
             began = time.perf_counter()

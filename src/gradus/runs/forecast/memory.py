@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.values import is_table
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
@@ -237,6 +238,6 @@ def fit_to_memory(
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}={each}" for key, each in value.items()) + "}"
+    if is_table(value):
+        return "{" + ",".join(f"{key}={entry}" for key, entry in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)

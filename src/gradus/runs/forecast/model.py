@@ -24,10 +24,10 @@ def model(subject: Subject) -> list[Finding]:
     """Config, tokenizer, chat template and weights are there and belong together."""
     name = subject.model
     if not Path(name).exists() and not subject.online:
-        from transformers.utils.hub import cached_file
+        from transformers.utils import hub
 
         try:
-            cached_file(name, "config.json", local_files_only=True)
+            hub.cached_file(name, "config.json", local_files_only=True)
         except OSError:
             return [
                 not_checked(f"{name} is not a folder and not in the cache of the hub", "give --online, or a folder")

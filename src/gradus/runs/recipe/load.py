@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import beginning
+from gradus.core.values import as_mapping
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardConfig
@@ -135,8 +136,8 @@ def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[st
     """Changes that follow from those of a command line; a key that it names itself stays as it is."""
     changes: dict[str, Any] = {}
     for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
-        changes |= _left_behind(stage, config, _section(table, stage), edits)
-    evaluation = _section(table, "eval")
+        changes |= _left_behind(stage, config, as_mapping(table.get(stage)), edits)
+    evaluation = as_mapping(table.get("eval"))
     policies, pairs = _texts(evaluation.get("policies")), _texts(evaluation.get("pairs"))
     if edits.get("teach.enabled") is False:  # the model before GRPO takes the place of the student of SFT
         changes["eval.policies"] = list(dict.fromkeys(_WITHOUT_SFT.get(name, name) for name in policies)) or None
@@ -165,7 +166,7 @@ def _left_behind(
 
 def _texts(value: Any) -> list[str]:
     """The texts of a list; an empty list for a value of another type, which is refused later."""
-    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+    return [str(item) for item in cast(Sequence[Any], value)] if isinstance(value, list | tuple) else []
 
 
 def _pair_without_sft(pair: str, policies: Sequence[str]) -> str:
@@ -178,15 +179,9 @@ def _pair_without_sft(pair: str, policies: Sequence[str]) -> str:
 
 def _about_sft(promise: Any, policies: Sequence[str]) -> bool:
     """True for a promise about the student of SFT, alone or in a pair."""
-    if not isinstance(promise, Mapping):
-        return False
+    promise = as_mapping(promise)
     pair = str(promise.get("pair"))
     return promise.get("policy") in _WITHOUT_SFT or _pair_without_sft(pair, policies) != pair
-
-
-def _section(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = table.get(name)
-    return section if isinstance(section, Mapping) else {}
 
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError
 from gradus.core.documents import PromiseOutcome
+from gradus.core.values import as_mapping, is_table
 
 
 def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
@@ -76,5 +77,5 @@ def _value(promise: Promise, results: Mapping[str, Any]) -> float | None:
     kind, name = ("pairs", promise.pair) if promise.pair else ("policies", promise.policy)
     entry: Any = condition.get(kind, {}).get(name, {})
     for part in promise.figure.split("."):
-        entry = entry.get(part) if isinstance(entry, Mapping) else None
-    return entry.get(promise.bound) if isinstance(entry, Mapping) else entry
+        entry = as_mapping(entry).get(part)
+    return entry.get(promise.bound) if is_table(entry) else entry

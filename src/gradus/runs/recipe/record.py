@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from gradus.core.values import as_mapping
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, StageConfig
@@ -149,21 +150,21 @@ class Recipe(_Section):
     @classmethod
     def _as_long_as_its_stages(cls, table: Any) -> Any:
         """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
-        stages: Any = table.get("stage") if isinstance(table, Mapping) else ()
-        stages = stages if isinstance(stages, list | tuple) else ()
-        steps = [stage.get("steps") for stage in stages if isinstance(stage, Mapping)]
+        recipe = as_mapping(table)
+        stages = recipe.get("stage", ())
+        stages = cast(Sequence[Any], stages) if isinstance(stages, list | tuple) else ()
+        steps = [as_mapping(stage).get("steps") for stage in stages]
         lengths = [length for length in steps if isinstance(length, int)]
-        grpo: Any = table.get("grpo", {}) if stages else None
-        if not isinstance(grpo, Mapping) or len(lengths) < len(stages):
+        if not stages or len(lengths) < len(stages) or not isinstance(recipe.get("grpo", {}), Mapping):
             return table
-        total = sum(lengths)
+        grpo, total = as_mapping(recipe.get("grpo")), sum(lengths)
         max_steps = grpo.get("max_steps", total)
         if max_steps != total:
             raise ValueError(
                 f"the stages have {' + '.join(map(str, lengths))} = {total} steps and grpo.max_steps is {max_steps}; "
                 "leave max_steps out, or leave out the steps of the last stage, which then lasts to the end"
             )
-        return {**table, "grpo": {**grpo, "max_steps": total}}
+        return {**recipe, "grpo": {**grpo, "max_steps": total}}
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote_plus
 
 import tomli_w
@@ -20,6 +20,7 @@ import tomli_w
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
+from gradus.core.values import as_mapping
 from gradus.environments.verifiable.from_files import quoted
 from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
@@ -49,7 +50,7 @@ def _settings(name: str) -> dict[str, Any]:
 
 def labels_of(spec: EnvironmentSpec) -> list[str]:
     """Returns the labels of an environment's rows, sorted; an empty list for other answers, such as numbers or letters of choices."""
-    rows = spec.data_set.splits["train"] if isinstance(spec.data_set, TableTasks) else []
+    rows: Sequence[Item] = spec.data_set.splits["train"] if isinstance(spec.data_set, TableTasks) else ()
     answers = {gold_answer(item.answer) for item in rows if item.answer}
     are_words = all(len(answer) > 1 and not answer[-1].isdigit() for answer in answers)
     are_classes = len(answers) <= _FEW_LABELS and len(rows) > 2 * len(answers)
@@ -109,11 +110,12 @@ def beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     moved = deepcopy(table)
     if isinstance(moved.get("environment"), str):
         moved["environment"] = with_paths(moved["environment"], from_here)
-    model = moved.get("model")
-    if isinstance(model, dict) and isinstance(model.get("path"), str):
-        model["path"] = from_here(model["path"])
+    model = as_mapping(moved.get("model"))
+    if isinstance(model.get("path"), str):
+        moved["model"] = {**model, "path": from_here(model["path"])}
     if isinstance(moved.get("rewards"), list):
-        moved["rewards"] = [_reward_beside(entry, from_here) for entry in moved["rewards"]]
+        entries = cast(list[Any], moved["rewards"])
+        moved["rewards"] = [_reward_beside(entry, from_here) for entry in entries]
     return moved
 
 

@@ -11,12 +11,13 @@ from importlib import resources
 from importlib.metadata import entry_points
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import read_toml
 from gradus.core.naming import did_you_mean
+from gradus.core.values import as_mapping
 from gradus.runs.recipe.starter import beside, starter, with_room_for_rows, within_conditions
 
 
@@ -55,9 +56,9 @@ def changes_of(table: Mapping[str, Any]) -> dict[str, Any]:
     """
     changes: dict[str, Any] = {}
     for name, value in table.items():
-        if isinstance(value, Mapping) and value:
-            changes |= {f"{name}.{key}": entry for key, entry in value.items()}
-        else:
+        section = as_mapping(value)
+        changes |= {f"{name}.{key}": entry for key, entry in section.items()}
+        if not section:
             changes[name] = value  # [adaptive] alone says something
     return changes
 
@@ -87,10 +88,14 @@ def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
     section: Any = table
     for index, part in enumerate(sections):
-        section = section[_place(section, part, dotted)] if isinstance(section, list) else section.setdefault(part, {})
+        if isinstance(section, list):
+            entries = cast(list[Any], section)
+            section = entries[_place(entries, part, dotted)]
+        else:
+            section = cast(dict[str, Any], section).setdefault(part, {})
         if not isinstance(section, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
-    key: Any = _place(section, last, dotted) if isinstance(section, list) else last
+    key: Any = _place(cast(list[Any], section), last, dotted) if isinstance(section, list) else last
     if value is not None:
         section[key] = deepcopy(value)  # a later layer may change a part of it
     elif isinstance(section, list):

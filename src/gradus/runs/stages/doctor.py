@@ -70,7 +70,7 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for names in _BEFORE:
         if (pair := stored.get(names)) is not None:
-            figures = {name: asdict(change) for name, change in pair.figures.items() if change is not None}
+            figures = {name: asdict(change) for name, change in pair.figures.items()}
             records.append({"kind": "evaluation", "condition": condition, "pair": " - ".join(names), **figures})
     return records + _beside_teacher(run, conditions, condition)
 

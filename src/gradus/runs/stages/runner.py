@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 import torch
@@ -17,6 +17,7 @@ from gradus.core.documents import SCHEMA, PromiseOutcome, Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
+from gradus.core.values import is_table
 from gradus.evidence.reports import run_figures, show_results, write_report
 from gradus.runs.job import Job
 from gradus.runs.stages.context import RunContext
@@ -133,10 +134,10 @@ def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console
 
 def _without_none(value: Any) -> Any:
     """TOML has no null: what is unset is left out."""
-    if isinstance(value, dict):
+    if is_table(value):
         return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
-        return [_without_none(entry) for entry in value]
+        return [_without_none(entry) for entry in cast(list[Any], value)]
     return value
 
 

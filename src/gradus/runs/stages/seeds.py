@@ -155,7 +155,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
                 remaining(member_job, member)  # raises if a seed was trained with other settings, before any is trained
         run.manifest.leave_out([*shared_stages, "plan"])
         do_stages(run, shared_stages)
-        before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
+        before: list[int] = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *numbers})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)

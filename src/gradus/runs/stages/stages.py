@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -50,6 +50,7 @@ from gradus.runs.stages.training_stages import (
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
+from gradus.training.data.sequences import ints
 from gradus.training.data.tasks import reserved_ids
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
@@ -199,9 +200,13 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
     )
 
 
-def _pieces(tokenizer: Any) -> Any:
+def _pieces(tokenizer: Any) -> Callable[[Sequence[int]], list[str]]:
     """Token ids to the text of each."""
-    return lambda ids: [tokenizer.decode([token]) for token in ids]
+
+    def texts(ids: Sequence[int]) -> list[str]:
+        return [tokenizer.decode([token]) for token in ids]
+
+    return texts
 
 
 def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
@@ -218,7 +223,8 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Calla
         for credited in credit_groups([group], config, renderer, weights=grader.weights):
             assert credited.advantages is not None
             turns = values[graded[credited.episode]]
-            for turn, advantage in zip(credited.turns.tolist(), credited.advantages.tolist(), strict=True):
+            advantages = cast(list[float], credited.advantages.tolist())
+            for turn, advantage in zip(ints(credited.turns), advantages, strict=True):
                 turns[turn].append(advantage)
         return [[fmean(turn) if turn else 0.0 for turn in turns] for turns in values]
 

@@ -43,8 +43,8 @@ class TeachSummary:
     seconds: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    rewards: list[float] = field(default_factory=list)
-    costs: list[float | None] = field(default_factory=list)  # of each answer; None if it is not known
+    rewards: list[float] = field(default_factory=list[float])
+    costs: list[float | None] = field(default_factory=list[float | None])  # of each answer; None if it is not known
 
     @property
     def reward_mean(self) -> float | None:

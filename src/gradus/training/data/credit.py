@@ -282,7 +282,8 @@ def _with_entropy(
 def _spans_by_token(sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> list[tuple[str, ...]]:
     """The spans of each trained token of a sample."""
     turns = episodes[sample.episode].turns
-    spans = {number: _token_spans(renderer, *_answer(turns[number])) for number in ints(sample.turns.unique())}
+    numbers = sorted(set(ints(sample.turns)))
+    spans = {number: _token_spans(renderer, *_answer(turns[number])) for number in numbers}
     return [spans[turn][offset] for turn, offset in zip(ints(sample.turns), ints(sample.offsets), strict=True)]
 
 

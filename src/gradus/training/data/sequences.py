@@ -6,6 +6,7 @@ form several, each a path from a root to a leaf.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self, cast
 

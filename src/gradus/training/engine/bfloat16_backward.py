@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -49,8 +49,7 @@ def bfloat16_backward(model: nn.Module, *, enabled: bool = True) -> Generator[No
 def _linear_forward(layer: nn.Linear, input: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or input.dtype != torch.float32:
         return linear(input, layer.weight, layer.bias)
-    out: Tensor = LinearFunction.apply(input, layer.weight, layer.bias, torch.bfloat16)
-    return out
+    return cast(Tensor, LinearFunction.apply(input, layer.weight, layer.bias, torch.bfloat16))
 
 
 _VALUES = 3 * 2**17  # of one array of a part: 1.5 MiB in float32
@@ -98,8 +97,7 @@ def _gated_forward(mlp: Any, inputs: Tensor) -> Tensor:
     if inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
         return _plain_forward(mlp, inputs)
     weights = (mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
-    out: Tensor = _GatedMlp.apply(inputs.flatten(0, -2), *weights)
-    return out.view(inputs.shape)
+    return cast(Tensor, _GatedMlp.apply(inputs.flatten(0, -2), *weights)).view(inputs.shape)
 
 
 def _plain_forward(mlp: nn.Module, inputs: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ def _orthogonalized(matrix: Tensor, group: Mapping[str, Any]) -> Tensor:
     a, b, c = group["ns_coefficients"]
     tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.mT if tall else matrix
-    norm: Tensor = wide.norm()
+    norm = cast(Tensor, wide.norm())
     wide = wide / norm.clamp(min=group["eps"])
     for _ in range(group["ns_steps"]):
         gram = wide @ wide.mT

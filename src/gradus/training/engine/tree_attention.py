@@ -320,8 +320,8 @@ class _Products:
         query, key, value = parts
         scaling = query.shape[3] ** -0.5 if self.scaling is None else self.scaling
         # Under autocast transformers rotates in float32.
-        mixed: Tensor = _TiledAttention.apply(query, key.to(query.dtype), value.to(query.dtype), visible, scaling)
-        return mixed
+        mixed = cast(Any, _TiledAttention).apply(query, key.to(query.dtype), value.to(query.dtype), visible, scaling)
+        return cast(Tensor, mixed)
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -400,7 +400,7 @@ def _add_transposed(
 
 def _to_rows(part: Tensor, rows: int, length: int) -> Tensor:
     """(H, rows * length, D) to (rows, H, length, D), without a copy."""
-    return part.unflatten(1, (rows, length)).transpose(0, 1)
+    return cast(Tensor, part.unflatten(1, (rows, length))).transpose(0, 1)
 
 
 def _from_rows(part: Tensor) -> Tensor:

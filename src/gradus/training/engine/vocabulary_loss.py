@@ -76,8 +76,8 @@ def chunked_scores(
         bf16_backward="forward" in vars(head) and dtype == torch.float32,  # gradus.training.engine.bfloat16_backward
     )
     with torch.autocast(device, enabled=False):
-        figures: TokenFigures = _ChosenLogprobs.apply(hidden, head.weight, head.bias, target, numbers)
-    return figures
+        figures = cast(Any, _ChosenLogprobs).apply(hidden, head.weight, head.bias, target, numbers)
+    return cast(TokenFigures, figures)
 
 
 @dataclass(frozen=True, kw_only=True)
