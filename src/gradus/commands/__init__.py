@@ -17,14 +17,14 @@ from gradus.commands.environments import envs, load_environment, play, roll_out
 from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
 from gradus.commands.models import chat, export, package_env, push, serve, serve_env
 from gradus.commands.rewards import list_rewards, try_rewards
-from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
+from gradus.commands.stages import DoctorReport, distill, doctor, grpo, init, sft, teach
 from gradus.commands.training import Checklist, Run, check, load_run, report, run, train
 
 __all__ = [
     "Audit",
     "Checklist",
     "Comparison",
-    "Diagnosis",
+    "DoctorReport",
     "Regraded",
     "Run",
     "Scores",

@@ -175,7 +175,7 @@ class RecipeOptions(StageOptions, total=False):
     model: Model
 
 
-class RunOptions(RecipeOptions, total=False):
+class RunArguments(RecipeOptions, total=False):
     """The options of a run of all stages."""
 
     out: Annotated[

@@ -61,7 +61,7 @@ class Option:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CommandEntry:
     """A command: its function, what is said after it, whether its result is shown, and its options."""
 
     function: Callable[..., Any]
@@ -117,7 +117,7 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-COMMANDS: dict[str, Entry] = {}
+COMMANDS: dict[str, CommandEntry] = {}
 
 
 def command(name: str, tell: _Tell | None = None, *, shown: bool = False) -> Callable[[_Function], _Function]:
@@ -131,7 +131,7 @@ def command(name: str, tell: _Tell | None = None, *, shown: bool = False) -> Cal
         options = list(_options(function))
         own = frozenset(each.name for each in options)
         further = [] if tell is None else [each for each in _options(tell, skip=1) if each.name not in own]
-        COMMANDS[name] = Entry(function=function, tell=tell, shown=shown, options=(*options, *further), own=own)
+        COMMANDS[name] = CommandEntry(function=function, tell=tell, shown=shown, options=(*options, *further), own=own)
         lines = [f"    {each.name}: {each.info.help}" for each in options if each.info.help]
         if lines:
             function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Args:", *lines])
@@ -185,5 +185,8 @@ def _option(
     line = next((each for each in further if isinstance(each, Line)), Line())
     if grouped and default is None:
         kind = line.kind or python
-        default = False if kind is bool else [] if get_origin(kind) is list else None
+        if kind is bool:
+            default = False
+        elif get_origin(kind) is list:
+            default = []
     yield Option(name=name, python=python, info=info, line=line, default=default, grouped=grouped, several=several)

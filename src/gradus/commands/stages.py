@@ -207,7 +207,7 @@ def _trained(stages: Sequence[str], job: Job, folder: Path, lessons: Sequence[Pa
 
 
 @dataclass(frozen=True, repr=False)
-class Diagnosis(Shown):
+class DoctorReport(Shown):
     """The doctor's diagnoses of a run. ``status`` is ``healthy``, ``warn`` or ``stop``."""
 
     document: Diagnoses
@@ -228,7 +228,7 @@ class Diagnosis(Shown):
         return diagnoses_table(self.document)
 
 
-def _after_doctor(result: Diagnosis, *, run: Path) -> int:
+def _after_doctor(result: DoctorReport, *, run: Path) -> int:
     from gradus.evidence.health import exit_code
 
     if (run / "results.json").is_file():
@@ -239,8 +239,8 @@ def _after_doctor(result: Diagnosis, *, run: Path) -> int:
 @command("doctor", _after_doctor, shown=True)
 def doctor(
     run: Annotated[str | Path, typer.Argument(help="A run folder, or a metrics.jsonl."), Line(kind=Path)],
-) -> Diagnosis:
+) -> DoctorReport:
     """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop, 3: no metrics."""
     from gradus.runs.stages.doctor import diagnosis_of
 
-    return Diagnosis(diagnosis_of(Path(run)))
+    return DoctorReport(diagnosis_of(Path(run)))

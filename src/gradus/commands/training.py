@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 import typer
 
 from gradus.commands.environments import agent, environment_of
-from gradus.commands.options import Data, DataOrRecipe, RecipeOptions, Rows, RunOptions, as_list, known_options
+from gradus.commands.options import Data, DataOrRecipe, RecipeOptions, Rows, RunArguments, as_list, known_options
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
@@ -26,7 +26,7 @@ from gradus.core.terminal import Terminal
 if TYPE_CHECKING:
     from gradus.runs.job import Job
 
-_OF_RUN = RunOptions.__annotations__.keys() - RecipeOptions.__annotations__.keys()  # they say nothing of the recipe
+_OF_RUN = RunArguments.__annotations__.keys() - RecipeOptions.__annotations__.keys()  # they say nothing of the recipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,13 +175,13 @@ def _after_run(result: Run) -> None:
 
 
 @command("run", _after_run)
-def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
+def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     """Do all stages of a recipe: audit, teacher, SFT, GRPO, doctor, evaluation, report. What is there already is not done again.
 
     >>> import gradus
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
-    known_options(options, RunOptions, "gradus.run", also=("data",))
+    known_options(options, RunArguments, "gradus.run", also=("data",))
     recipe_options, run_options = split_options(options)
     require_training()
     from gradus.runs.forecast.checks import require_names
@@ -219,11 +219,11 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> Path:
     return load_run(run).report(show=False)
 
 
-def split_options(options: RunOptions) -> tuple[RecipeOptions, RunOptions]:
+def split_options(options: RunArguments) -> tuple[RecipeOptions, RunArguments]:
     """Returns the options that make the recipe, and those that say how it is run."""
     of_recipe = {key: value for key, value in options.items() if key not in _OF_RUN}
     of_run = {key: value for key, value in options.items() if key in _OF_RUN}
-    return cast(RecipeOptions, of_recipe), cast(RunOptions, of_run)
+    return cast(RecipeOptions, of_recipe), cast(RunArguments, of_run)
 
 
 def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeOptions]) -> Job:
@@ -352,7 +352,7 @@ _ONLINE = typer.Option(
 def _after_check(result: Checklist, *, data: str | None) -> int | None:
     if result.status == "fail":
         return 1
-    return next_command("run", *([data] if data else []), *same(*RunOptions.__annotations__))
+    return next_command("run", *([data] if data else []), *same(*RunArguments.__annotations__))
 
 
 @command("check", _after_check, shown=True)
@@ -360,7 +360,7 @@ def check(
     data: DataOrRecipe = None,
     *,
     online: Annotated[bool, _ONLINE] = False,
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunArguments],
 ) -> Checklist:
     """Say what would go wrong in a run of the same options, with a remedy for each. Exit code 1 if anything would fail.
 

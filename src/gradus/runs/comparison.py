@@ -118,10 +118,10 @@ def _by_condition(files: OfRuns, conditions: Iterable[str]) -> dict[str, OfRuns]
 
 
 def _of_condition(of_seeds: Mapping[int, Sequence[Episode]], condition: str) -> dict[int, Sequence[Episode]]:
-    return {
-        seed: [episode for episode in episodes if episode.task.condition == condition]
-        for seed, episodes in of_seeds.items()
-    }
+    selected: dict[int, Sequence[Episode]] = {}
+    for seed, episodes in of_seeds.items():
+        selected[seed] = [episode for episode in episodes if episode.task.condition == condition]
+    return selected
 
 
 def _tasks(of_seeds: Mapping[int, Sequence[Episode]]) -> set[tuple[int, str | None]]:
@@ -167,7 +167,11 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     code = {name: _grading_code(folder) for name, folder in runs.items()}
     labels = [set(digests) for digests in code.values()]
     shared = labels[0].intersection(*labels)
-    rows = [(label, [digests[label] for digests in code.values()]) for label in sorted(shared)]
+
+    def digests_of(label: str) -> list[str]:
+        return [digests[label] for digests in code.values()]
+
+    rows = [(label, digests_of(label)) for label in sorted(shared)]
     rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADING)]
     lines: list[str] = []
     for label, values in rows:

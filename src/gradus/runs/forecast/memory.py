@@ -61,8 +61,8 @@ def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:
     """Bytes of one weight."""
     if config.autocast:
         return 4
-    dtype = config.dtype if config.dtype != "auto" else ("float32" if hardware.kind == "cpu" else "bfloat16")
-    return _BYTES.get(dtype, 4)
+    automatic = "float32" if hardware.kind == "cpu" else "bfloat16"
+    return _BYTES.get(automatic if config.dtype == "auto" else config.dtype, 4)
 
 
 def trained_parameters(shape: ModelShape, config: TrainerConfig) -> int:
@@ -169,7 +169,7 @@ _ADAPTERS = {"rank": 16, "alpha": 32}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MemoryPlan:
     """A forecast. ``memory`` is in bytes by what holds it, above what an idle process with torch takes, at the worse ``moment``."""
 
     model: ModelShape
@@ -189,13 +189,13 @@ class Plan:
         return self.peak <= self.hardware.memory
 
 
-def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> Plan:
+def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> MemoryPlan:
     """Returns the forecast for a run."""
     memory, moment = memory_forecast(shape, config, lengths, hardware)
-    return Plan(model=shape, lengths=lengths, hardware=hardware, memory=memory, moment=moment)
+    return MemoryPlan(model=shape, lengths=lengths, hardware=hardware, memory=memory, moment=moment)
 
 
-def check_fits(plan: Plan, config: GrpoConfig) -> None:
+def check_fits(plan: MemoryPlan, config: GrpoConfig) -> None:
     """Raises ConfigError if a plan does not fit; it names settings that do, if there are any."""
     if plan.fits:
         return
@@ -208,7 +208,7 @@ def check_fits(plan: Plan, config: GrpoConfig) -> None:
 
 def fit_to_memory(
     shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
-) -> tuple[Plan, GrpoConfig, list[str]]:
+) -> tuple[MemoryPlan, GrpoConfig, list[str]]:
     """Change one setting after another until the forecast fits: the plan, its settings, and the changes as ``--set`` takes them.
 
     Cheapest first: what costs only time comes before adapters, which change what is trained. If nothing is enough, the plan is that of

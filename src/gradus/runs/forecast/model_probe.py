@@ -37,7 +37,7 @@ _LIMITS = {torch.float64: 1e-6, torch.float32: 2e-3}  # nats, the largest differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class ModelProbe:
     """Largest differences of log-probs in nats. ``sampler``: sampled against plain forward; ``trainer``: scored by
     the trainer against plain forward; ``mean``: the mean of both. ``shared``: whether the trainer computes shared prefixes once;
     ``own_cache``: whether the sampler uses the cache of Gradus, and not transformers' general one."""
@@ -59,7 +59,7 @@ class Probe:
         )
 
 
-def check_model(loaded: LoadedModel) -> Probe:
+def check_model(loaded: LoadedModel) -> ModelProbe:
     """:func:`probe_model`, raising ConfigError with the reason and the way out if the three differ."""
     name = type(causal_model(loaded.model)).__name__
     try:
@@ -88,7 +88,7 @@ def _limit(dtype: torch.dtype) -> tuple[float, float]:
     return 1.0, 0.1
 
 
-def probe_model(loaded: LoadedModel) -> Probe:
+def probe_model(loaded: LoadedModel) -> ModelProbe:
     """Sample two groups over two turns, then compute each token's log-prob by the trainer and by one plain forward a sequence.
 
     All three in the weights' own dtype, also if the run samples and trains under autocast: its rounding would hide a wrong mask.
@@ -104,7 +104,7 @@ def probe_model(loaded: LoadedModel) -> Probe:
     plain = np.concatenate([_plain(loaded, sequence) for sequence in sequences])
     trained = _trained(loaded, sequences, sampling)
     gaps = np.abs(sampled - plain), np.abs(trained - plain)
-    return Probe(
+    return ModelProbe(
         sampler=_largest(gaps[0]),
         trainer=_largest(gaps[1]),
         mean=float(np.mean(gaps)),

@@ -209,12 +209,21 @@ def _pieces(tokenizer: Any) -> Callable[[Sequence[int]], list[str]]:
     return texts
 
 
+def _empty_lists(count: int) -> list[list[float]]:
+    return [[] for _ in range(count)]
+
+
+def _means(turns: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of each turn's tokens; 0 for a turn without any."""
+    return [fmean(turn) if turn else 0.0 for turn in turns]
+
+
 def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
     """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
     config = config.resolved(grader)
 
     def of_group(group: Group) -> list[list[float]]:
-        values = [[list[float]() for _ in episode.turns] for episode in group.episodes]
+        values = [_empty_lists(len(episode.turns)) for episode in group.episodes]  # of each token, by member and turn
         graded = [
             member
             for member, episode in enumerate(group.episodes)
@@ -226,7 +235,7 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Calla
             advantages = cast(list[float], credited.advantages.tolist())
             for turn, advantage in zip(ints(credited.turns), advantages, strict=True):
                 turns[turn].append(advantage)
-        return [[fmean(turn) if turn else 0.0 for turn in turns] for turns in values]
+        return [_means(turns) for turns in values]
 
     return of_group
 
