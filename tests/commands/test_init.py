@@ -50,7 +50,7 @@ def test_a_language_model_that_sorts_is_told_the_labels_and_taught_them_first(tm
     labels = ("light_on", "light_off", "lock_the_door")
     data = rows(tmp_path / "home.jsonl", [{"text": f"message {n}", "label": labels[n % 3]} for n in range(80)])
     said = " ".join(init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False))
-    assert "recipe.prompt.txt" in said
+    assert "Reply with one of these labels" in said
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
     job = resolve(recipe)
     assert all(label in job.environment.data_set.system_prompt for label in labels)

@@ -12,7 +12,7 @@ import gradus
 from gradus.commands.environments import load_environment
 from gradus.core import AuditFailed
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
-from gradus.rewards import find_reward, parse_reward, reads_tags
+from gradus.rewards import choose_rewards, find_reward, reads_tags
 from gradus.rewards.functions import final_answer
 from gradus.rollouts import roll_out
 from gradus.runs.job import resolve
@@ -54,7 +54,7 @@ def test_a_reward_that_reads_no_tags_adds_no_prompt_and_is_the_true_reward(files
 
 
 def test_a_reward_that_reads_tags_keeps_the_prompt(files: Path) -> None:
-    recipe = load_recipe(f"jsonl:{files}/rows.jsonl", rewards=[parse_reward(f"{files}/tagged_reward.py:tagged")])
+    recipe = load_recipe(f"jsonl:{files}/rows.jsonl", rewards=choose_rewards([f"{files}/tagged_reward.py:tagged"]))
     spec = resolve(recipe).environment
     assert spec.data_set.system_prompt == SYSTEM_PROMPT
     assert spec.true_reward_name == "correct"

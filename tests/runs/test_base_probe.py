@@ -13,7 +13,7 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import ConfigError
 from gradus.core.documents import MANIFEST
-from gradus.rewards import parse_reward
+from gradus.rewards import choose_rewards
 from gradus.runs.forecast.base_probe import way_out
 from gradus.runs.forecast.time import fit_to_time, fitted_job, is_probed, look_at_base, seconds_of
 from gradus.runs.job import Job, resolve
@@ -42,7 +42,7 @@ def job_with(folder: Path, reward: str) -> Job:
     recipe = load_recipe(
         f"jsonl:{folder / 'rows.jsonl'}",
         model=str(folder / "model"),
-        rewards=[parse_reward(f"{folder / 'base_rewards.py'}:{reward}")],
+        rewards=choose_rewards([f"{folder / 'base_rewards.py'}:{reward}"]),
         changes=["grpo.sampling.max_new_tokens=24", "grpo.groups=4", "grpo.group_size=4"],
     )
     return resolve(recipe)

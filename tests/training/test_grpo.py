@@ -23,11 +23,13 @@ from gradus.core import ConfigError
 from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.rewards import reweigh
 from gradus.rollouts import read_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
-from gradus.training.grpo import GrpoResult
+from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import GrpoOptions
 
 
 def keys(record: type) -> tuple[set[str], set[str]]:
@@ -179,6 +181,20 @@ def test_a_run_goes_on_with_other_resources(
     assert json.loads((tmp_path / "run" / "config.json").read_text())["token_budget"] == 900
     wanted, came = (load_file(folder / "final" / "model.safetensors") for folder in (unbroken[0], tmp_path / "run"))
     assert all(torch.allclose(wanted[name], came[name], atol=1e-4) for name in wanted)
+
+
+def test_a_run_ends_after_five_steps_in_which_nothing_could_be_learned(lamps_model: Path, tmp_path: Path) -> None:
+    """Thirty steps had reward 0.125 and no variance; the doctor said stop at step 6, and the run went on."""
+    spec = lamps()
+    silent = reweigh(spec.grader(), dict.fromkeys(spec.grader().weights, 0.0))
+    config = settings(max_steps=9, validation_every=0)
+    options = GrpoOptions(grader=silent, live=False)
+    result = train_grpo(lamps_model, spec, config, tmp_path / "run", options=options)
+    assert (result.steps, result.stopped) == (5, "no variance")
+    (alert,) = [record for record in RunFolder(tmp_path / "run").records() if record["kind"] == "alert"]
+    assert (alert["rule"], alert["action"], alert["step"]) == ("no variance", "stopped", 5)
+    taught = settings(max_steps=6, validation_every=0, kl_coef=0.1)
+    assert train_grpo(lamps_model, spec, taught, tmp_path / "other", options=options).steps == 6
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:

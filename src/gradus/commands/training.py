@@ -254,7 +254,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
             path=None if path is None else Path(path),
             model=None if model is None else os.fspath(model),
             changes=changes,
-            rewards=rewards.entries,
+            rewards=rewards,
             quick=options.get("quick", False),
             seed=options.get("seed"),
             grader=options.get("grader"),

@@ -126,7 +126,7 @@ def _job(recipe: Recipe, bare: EnvironmentSpec, rewards: RewardChoice, *, named:
             max_steps=recipe.grpo.max_steps,
             epochs_a_step=epochs_a_step(bare, recipe.grpo),
         )
-        spec = with_own_rewards(bare, composed)
+        spec = with_own_rewards(bare, composed, system_prompt=recipe.model.system_prompt)
     return Job(
         recipe=recipe,
         environment=spec,

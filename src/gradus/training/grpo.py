@@ -29,6 +29,7 @@ from gradus.training.run.step_metrics import credit_agreement, has_zero_variance
 from gradus.training.run.validation import chosen_reward, validate
 
 STORED_GROUPS = 2  # of a step whose episodes are stored
+_SILENT_STEPS = 5  # without a difference in any group: then a run ends
 
 
 @dataclass
@@ -173,6 +174,7 @@ class GrpoLoop:
             state.step += 1
             self.write(record)
             self.handle_alerts(screen)
+            self.end_if_silent(screen)
             last = state.step == config.max_steps or state.stopped is not None
             if config.validation_every and (state.step % config.validation_every == 0 or last):
                 self.validate(screen)
@@ -327,6 +329,24 @@ class GrpoLoop:
             record = {name: alert[name] for name in ("rule", "severity", "evidence", "remedy")}
             self.folder.append({"kind": "alert", "step": self.state.step, **record, "action": action})
             screen.note("{severity}: {rule}: {evidence} -> {remedy}".format(**record) + f" ({action})")
+
+    def end_if_silent(self, screen: Screen) -> None:
+        """Ends the run if nothing could be learned at several steps: without a difference in any group no weight is changed."""
+        config = self.config
+        trains_besides = config.kl_coef or config.distill_coef or config.entropy_coef or config.observations
+        steps = [record for record in self.records if record.get("kind") == "step"][-_SILENT_STEPS:]
+        if self.state.stopped is not None or trains_besides or len(steps) < _SILENT_STEPS:
+            return
+        if all(record["zero_variance_groups"] == 1.0 for record in steps):
+            self.state.stopped = "no variance"
+            alert = {
+                "rule": self.state.stopped,
+                "severity": "stop",
+                "evidence": f"in no group of the last {_SILENT_STEPS} steps did rewards differ, so no weight was changed",
+                "remedy": "bring easier or harder tasks, sample at a higher temperature, or warm-start with teach.enabled = true",
+            }
+            self.folder.append({"kind": "alert", "step": self.state.step, **alert, "action": "stopped"})
+            screen.note("{severity}: {rule}: {evidence} -> {remedy} (stopped)".format(**alert))
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Adds a record to the metrics."""

@@ -167,11 +167,11 @@ def spec_of(tasks: TableTasks, summary: str, recipe: str | None = None, *, way_o
     )
 
 
-def with_own_rewards(spec: EnvironmentSpec, grader: Grader) -> EnvironmentSpec:
+def with_own_rewards(spec: EnvironmentSpec, grader: Grader, *, system_prompt: str | None = None) -> EnvironmentSpec:
     """Returns the environment with a grader of reward functions as its default one.
 
-    Rows that would be read in tags become plain questions if no function reads tags, or if the questions ask for tags themselves: no
-    system prompt is added, and the reward is the true reward.
+    Rows that would be read in tags become plain questions if no function reads tags, or if the questions ask for tags themselves: they are
+    asked with ``system_prompt``, or without one, and the reward is the true reward.
     """
     rewards, tasks = rewards_of(grader), spec.data_set
     beside = replace(spec, graders={**spec.graders, grader.name: grader}, default_grader=grader.name)
@@ -185,7 +185,7 @@ def with_own_rewards(spec: EnvironmentSpec, grader: Grader) -> EnvironmentSpec:
     if tags and not marked:
         return beside
     # A prompt of one's own stays; ours asks for tags that nobody would read.
-    prompt = "" if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
+    prompt = (system_prompt or "") if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
     return one_turn_spec(
         TableTasks(tasks.name, tasks.splits, system_prompt=prompt),
         answering_of(items, prompt, write=in_format if tags else lambda _, answer: answer),

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError, GradusError
 from gradus.core.findings import Finding
 from gradus.runs.forecast.data import data, environment
-from gradus.runs.forecast.model import base, context, memory, model, probe, too_long
+from gradus.runs.forecast.model import base, context, memory, model, probe, reference
 from gradus.runs.forecast.settings import names, settings
 from gradus.runs.forecast.subject import Circumstances, Subject, from_error
 from gradus.runs.job import Job
@@ -30,6 +30,7 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "model": (model, ("environment",)),
     "data": (data, ("environment",)),
     "context": (context, ("environment", "model")),
+    "reference": (reference, ("environment",)),
     "memory": (memory, ("environment", "model", "context")),
     "probe": (probe, ("environment", "model", "memory")),
     "base": (base, ("environment", "model", "memory", "probe")),
@@ -53,8 +54,8 @@ def check_job(job: Job, circumstances: Circumstances) -> tuple[Finding, ...]:
 
 
 def require_names(job: Job) -> None:
-    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that does not exist, and for prompts and answers
-    that are longer than the context of a model that was named.
+    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that does not exist. For a model that was named also if
+    prompts and answers are longer than its context, reference answers than what may be sampled, or if these do not earn the most.
 
     A run asks this before it trains; it costs next to nothing.
     """
@@ -63,7 +64,7 @@ def require_names(job: Job) -> None:
     wrong = [finding for finding in names(subject) if finding.status == "fail"]
     if pretrained:
         with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run
-            wrong += [finding for finding in [too_long(subject)] if finding is not None]
+            wrong += [finding for finding in (*context(subject), *reference(subject)) if finding.status == "fail"]
     if wrong:
         lines = [f"{finding.evidence}; {finding.remedy}" for finding in wrong]
         raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, Grader
 from gradus.core.findings import Finding
+from gradus.rewards.grading import rewards_of
 from gradus.runs.forecast.memory import check_fits, fit_to_memory, make_plan
 from gradus.runs.forecast.subject import Circumstances, Subject, failed, not_checked, passed, warned
 from gradus.runs.job import Job
@@ -17,6 +18,7 @@ from gradus.runs.recipe.starter import by_size
 from gradus.runs.shapes import GIB, Lengths, card_of, this_machine
 from gradus.training.trainer_config import TrainerConfig
 
+_ROUNDING = 1e-9
 _LONG = 3 * 3600  # seconds of a run from which on it is warned of
 
 
@@ -72,6 +74,36 @@ def context(subject: Subject) -> list[Finding]:
         report = failed if subject.trained else warned
         return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", remedy)]
     return [passed(f"the longest sequence needs {longest.needed} of {held or 'any number of'} tokens")]
+
+
+def reference(subject: Subject) -> list[Finding]:
+    """The reference answer, written as the reward wants it, earns the most that the reward gives."""
+    spec, most = subject.spec, most_of(subject.grader)
+    if spec.max_turns > 1 or spec.audit.gold is None or most is None:
+        return [passed("no reference answers to try, or no known range of the reward")]
+    values = [episode.reward.value if episode.reward else None for episode in subject.episodes]
+    lower = [value for value in values if value is None or value < most - _ROUNDING]
+    if not lower:
+        return [passed(f"the reference answers earn {most:g}, the most that there is")]
+    evidence = f"{len(lower)} of {len(values)} reference answers earn less than {most:g}, the most that there is"
+    return [
+        failed(evidence, "let the reward take the answers as the rows write them; gradus audit shows which it refuses")
+    ]
+
+
+def most_of(grader: Grader) -> float | None:
+    """Returns the most that a grader of reward functions gives; None if a function does not say its range."""
+    rewards = rewards_of(grader)
+    if rewards is None:
+        return None
+    most = 0.0
+    for name, function in rewards.functions.items():
+        is_ours = getattr(function, "__module__", "").startswith("gradus.")
+        limits = rewards.ranges.get(name, (0.0, 1.0) if is_ours else None)
+        if limits is None or grader.remote:
+            return None
+        most += max(rewards.weights[name] * limit for limit in limits)
+    return most
 
 
 def probe(subject: Subject) -> list[Finding]:

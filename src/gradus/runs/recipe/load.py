@@ -23,10 +23,10 @@ from gradus.core.printing import beginning
 from gradus.core.values import as_mapping
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rewards import RewardConfig
+from gradus.rewards import RewardChoice, RewardConfig
 from gradus.runs.recipe.promises import parse_pair
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.recipe.starter import by_size
+from gradus.runs.recipe.starter import by_size, reads_of
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
 from gradus.runs.shapes import read_shape
 from gradus.training.config import GrpoConfig
@@ -43,7 +43,7 @@ def load_recipe(
     path: Path | None = None,
     model: str | None = None,
     changes: Mapping[str, Any] | Sequence[str] = (),
-    rewards: Sequence[RewardConfig] = (),
+    rewards: RewardChoice | None = None,
     quick: bool = False,
     seed: int | None = None,
     grader: str | None = None,
@@ -58,8 +58,9 @@ def load_recipe(
     """
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
-    table, source, shipped = raw_recipe(environment, path)
     edits = parse_changes(changes)
+    rewards = rewards or RewardChoice()
+    table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader", grader)))
     lm, small = table.pop("lm", None), table.pop("quick", {})
     stored = isinstance(small, bool)  # a run's recipe says which form it is: all is chosen, and it has no smaller one
     if not isinstance(lm or {}, Mapping) or not (stored or isinstance(small, Mapping)):
@@ -76,7 +77,9 @@ def load_recipe(
     typed: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": name}
     typed["trackers"] = list(trackers) or None
     typed = {key: value for key, value in typed.items() if value is not None}
-    layers.append(Layer("command line", {**_for_rewards(rewards, from_file=path is not None), **typed, **edits}))
+    layers.append(
+        Layer("command line", {**_for_rewards(rewards.entries, from_file=path is not None), **typed, **edits})
+    )
     layers.append(Layer("command line", _consequences(merge(layers)[0], edits)))
     merged, origins = merge(layers)
     recipe = _validated(merged, source)

@@ -28,6 +28,10 @@ class ModelSection(_Section):
     """The model. Without a path a nano model is made from the environment's words."""
 
     path: str | None = Field(default=None, description="A model folder, a run folder, or a name on the hub.")
+    system_prompt: str | None = Field(
+        default=None,
+        description="Asked before each row, if the rows bring no prompt; with reward functions. Short answers have one by default.",
+    )
     keep_history: bool = Field(
         default=False,
         description="Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not.",
@@ -169,6 +173,10 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         self.grpo.check_own_sampler()
+        if self.model.system_prompt is not None and not self.rewards:
+            raise ValueError(
+                "model.system_prompt has no effect without rewards; leave it out, or give rows with ?system=FILE"
+            )
         if self.reward_messages is not None and not self.rewards:
             raise ValueError("reward_messages has no effect without rewards; leave it out")
         if self.rewards and self.grader not in (None, OWN_GRADER):

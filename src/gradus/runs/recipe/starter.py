@@ -5,6 +5,7 @@ The settings themselves stand in ``starter.toml``.
 
 from __future__ import annotations
 
+import inspect
 import os
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +13,7 @@ from copy import deepcopy
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import unquote_plus
 
 import tomli_w
@@ -22,16 +23,16 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
 from gradus.core.values import as_mapping
 from gradus.environments.verifiable.from_files import quoted
-from gradus.environments.verifiable.items import Item, TableTasks
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.policies.local.folders import find_model
-from gradus.rewards import gold_answer, parse_reward
+from gradus.rewards import RewardChoice, find_reward, gold_answer, parse_reward, reads_tags
 
-LABEL_PROMPT = "Reply with one of these labels and nothing else: {labels}.\n"
 ADAPTED_FROM = 300_000_000  # parameters from which adapters are trained, not all weights
 _SMALL = 50_000_000
 _FEW_LABELS = 20
+_SHORT = 40  # letters of a reference answer that a model can write without reasoning before it
 _TAUGHT_ROWS = 512
 
 _LONGEST = 64  # rows that are measured
@@ -48,37 +49,64 @@ def _settings(name: str) -> dict[str, Any]:
     return tomllib.loads(text)[name]
 
 
-def labels_of(spec: EnvironmentSpec) -> list[str]:
-    """Returns the labels of an environment's rows, sorted; an empty list for other answers, such as numbers or letters of choices."""
-    rows: Sequence[Item] = spec.data_set.splits["train"] if isinstance(spec.data_set, TableTasks) else ()
-    answers = {gold_answer(item.answer) for item in rows if item.answer}
-    are_words = all(len(answer) > 1 and not answer[-1].isdigit() for answer in answers)
-    are_classes = len(answers) <= _FEW_LABELS and len(rows) > 2 * len(answers)
-    return sorted(answers) if are_words and are_classes else []
+Reads = Literal[
+    "answer", "tags", "text"
+]  # what a reward reads: the reference answer beside a plain one, tags, or any text
 
 
-def starter(environment: str, spec: EnvironmentSpec, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``.
+def reads_of(rewards: RewardChoice, grader: str | None) -> Reads:
+    """Says what the rewards of a run read; the default reward of rows reads the answer."""
+    if grader is not None:
+        return "tags"
+    functions = [
+        rewards.functions.get(entry.function) or find_reward(entry.function, entry.settings)
+        for entry in rewards.entries
+    ]
+    if any(reads_tags(function) for function in functions):
+        return "tags"
+    if functions and not any("answer" in inspect.signature(function).parameters for function in functions):
+        return "text"
+    return "answer"
 
-    ``labels``: the answers of rows that a language model sorts; it answers with a label alone, without tags.
-    """
-    table: dict[str, Any] = {"environment": environment, **({"rewards": ["final_answer"]} if labels else {})}
-    table |= _settings("nano")
+
+def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> dict[str, Any]:
+    """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
+    table: dict[str, Any] = {"environment": environment, **_settings("nano")}
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
-    table["lm"] = _for_labels(spec, labels) if labels else _settings("language_model")
+    table["lm"] = _for_language_model(spec, reads)
     table["quick"] = _settings("quick")
     return within_conditions(table, spec)
 
 
-def _for_labels(spec: EnvironmentSpec, labels: Sequence[str]) -> dict[str, Any]:
-    """Settings of a language model that sorts rows into ``labels``."""
-    table = _settings("labels")
-    table["teach"]["episodes"] = min(_TAUGHT_ROWS, len(spec.data_set.splits["train"]))
-    longest = max(len(label) for label in labels)
+def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> dict[str, Any]:
+    """Settings of a language model. Prompt and answer length follow from reward and rows if the answers are short, and no prompt is theirs."""
+    table = _settings("language_model")
+    tasks = spec.data_set
+    if reads != "answer" or not isinstance(tasks, TableTasks) or tasks.system_prompt != SYSTEM_PROMPT:
+        return table
+    rows = tasks.splits["train"]
+    answers = {gold_answer(item.answer) for item in rows}
+    longest = max(map(len, answers), default=0)
+    if not longest or longest > _SHORT or any(item.worked or item.system for item in rows):
+        return table
+    labels = _labels(answers, len(rows))
+    if labels:
+        table = _settings("labels")
+        table["teach"]["episodes"] = min(_TAUGHT_ROWS, len(rows))
+        table["model"]["system_prompt"] = table["model"]["system_prompt"].format(labels=", ".join(labels))
+    else:
+        table |= _settings("short")
     table["grpo"]["sampling"] = {"max_new_tokens": _rounded(longest // 2 + 2)}
     return table
+
+
+def _labels(answers: Collection[str], rows: int) -> list[str]:
+    """The labels of rows, sorted; an empty list for other answers, such as numbers or letters of choices."""
+    are_words = all(len(answer) > 1 and not answer[-1].isdigit() for answer in answers)
+    are_classes = len(answers) <= _FEW_LABELS and rows > 2 * len(answers)
+    return sorted(answers) if are_words and are_classes else []
 
 
 def within_conditions(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str, Any]:
@@ -193,19 +221,14 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
     """Write a recipe for the environment ``source`` and return what a person should know. Raises ConfigError if ``path`` is there already."""
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} is there already; give --overwrite, or another file with --out")
-    spec, name = environments.load(source), source
-    notes: list[str] = []
-    labels = labels_of(spec) if model is not None and "system=" not in source else []
-    if labels:
-        prompt = path.with_suffix(".prompt.txt")
-        write_text(prompt, LABEL_PROMPT.format(labels=", ".join(labels)))
-        name += f"{'&' if '?' in name else '?'}system={quoted(str(prompt))}"
-        notes.append(f"the labels stand in the system prompt: {prompt}")
-    name = with_paths(name, lambda text: _from(path.parent, text))
-    table = with_room_for_rows(starter(name, spec, labels), spec)
+    spec = environments.load(source)
+    name = with_paths(source, lambda text: _from(path.parent, text))
+    table = with_room_for_rows(starter(name, spec), spec)
     if model is not None:
         table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     write_text(path, _commented(table))
+    prompt = table["lm"].get("model", {}).get("system_prompt")
+    notes = [f"a language model is asked: {prompt!r}"] if model is not None and prompt else []
     return notes + _missing(spec, model)
 
 

@@ -18,7 +18,7 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import read_toml
 from gradus.core.naming import did_you_mean
 from gradus.core.values import as_mapping
-from gradus.runs.recipe.starter import beside, starter, with_room_for_rows, within_conditions
+from gradus.runs.recipe.starter import Reads, beside, starter, with_room_for_rows, within_conditions
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,9 @@ def _value(text: str) -> Any:
         return text
 
 
-def raw_recipe(environment: str | EnvironmentSpec | None, path: Path | None) -> tuple[dict[str, Any], str, bool]:
+def raw_recipe(
+    environment: str | EnvironmentSpec | None, path: Path | None, reads: Reads
+) -> tuple[dict[str, Any], str, bool]:
     """The raw recipe, where it came from, and whether ``path`` is the bare name of one that comes with Gradus, and no file."""
     if path is not None and path.is_file():
         return beside(read_toml(path), path.parent), str(path), False
@@ -133,12 +135,12 @@ def raw_recipe(environment: str | EnvironmentSpec | None, path: Path | None) -> 
     spec = environments.load(environment) if isinstance(environment, str) else environment
     name = environment if isinstance(environment, str) else spec.name
     kind = "settings for" if spec.recipe is None else "recipe of"
-    return recipe_of(name, spec), f"the {kind} {name}", False
+    return recipe_of(name, spec, reads), f"the {kind} {name}", False
 
 
-def recipe_of(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
+def recipe_of(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> dict[str, Any]:
     """The raw recipe of an environment: its own, or settings to begin with."""
-    table = starter(environment, spec) if spec.recipe is None else within_conditions(own_table(spec), spec)
+    table = starter(environment, spec, reads) if spec.recipe is None else within_conditions(own_table(spec), spec)
     return with_room_for_rows(table, spec)
 
 

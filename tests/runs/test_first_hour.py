@@ -1,0 +1,90 @@
+"""Defaults follow from the data: the prompt asks for what the reward reads, and the limit is that of the reference answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_qwen2 import make_tiny_qwen2
+
+import gradus
+from gradus.commands.training import make_job
+from gradus.core import ConfigError
+from gradus.runs.forecast.checks import require_names
+
+Rows = list[dict[str, str]]
+LABELS = [{"text": f"message {n}", "label": ("light_on", "light_off", "lock_the_door")[n % 3]} for n in range(80)]
+SUMS = [{"question": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(80)]
+WORKED = [{**row, "worked": "I count on from the first number."} for row in SUMS]
+LONG = [
+    {"question": f"Why {n}?", "answer": f"{n} is a number that somebody wrote down before the others came"}
+    for n in range(80)
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("model") / "model", context=2048)
+
+
+def exact(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    return [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def brief(completions: list[str], **_: Any) -> list[float]:
+    return [1.0 / (1 + len(text)) for text in completions]
+
+
+TAGS = "<" + "answer>"  # a module that names the tag is taken for one whose rewards read it
+
+
+@pytest.mark.parametrize(
+    ("rows", "rewards", "asked", "limit"),
+    [
+        (SUMS, [], "Reply with the answer and nothing else.", 16),
+        (SUMS, [exact], "Reply with the answer and nothing else.", 16),
+        (LABELS, [], "Reply with one of these labels and nothing else: light_off, light_on, lock_the_door.", 16),
+        (SUMS, [brief], "", 256),
+        (LONG, [exact], "", 256),
+    ],
+)
+def test_prompt_and_length_follow_from_rows_and_reward(
+    rows: Rows, rewards: list[Any], asked: str, limit: int, model: Path
+) -> None:
+    """A base got 256 tokens for a word, and was asked for tags that the reward did not read."""
+    job = make_job(rows, rewards=rewards, model=model)
+    assert job.environment.data_set is not None
+    assert job.environment.data_set.system_prompt == asked
+    assert job.recipe.grpo.sampling.max_new_tokens == limit
+    require_names(job)
+
+
+@pytest.mark.parametrize(("rows", "rewards"), [(WORKED, []), (SUMS, ["format", "correctness"])])
+def test_reasoning_keeps_its_room(rows: Rows, rewards: list[Any], model: Path) -> None:
+    job = make_job(rows, rewards=rewards, model=model)
+    assert job.environment.data_set is not None
+    assert TAGS in job.environment.data_set.system_prompt
+    assert job.recipe.grpo.sampling.max_new_tokens == 256
+
+
+def test_what_a_person_sets_stays(model: Path) -> None:
+    settings = {"model.system_prompt": "Think.", "grpo.sampling.max_new_tokens": 99}
+    job = make_job(SUMS, model=model, settings=settings)
+    assert job.environment.data_set is not None
+    assert (job.environment.data_set.system_prompt, job.recipe.grpo.sampling.max_new_tokens) == ("Think.", 99)
+    assert make_job(SUMS, model=model, grader="composed").recipe.rewards == ()
+
+
+def test_a_reference_answer_that_does_not_fit_or_does_not_earn_the_most_is_refused_before_anything_is_spent(
+    model: Path,
+) -> None:
+    """SFT learned answers in tags that eight tokens could not hold, and GRPO had no variance in thirty steps."""
+    short = {"grpo.sampling.max_new_tokens": 1}
+    with pytest.raises(ConfigError, match=r"a right answer has \d+ tokens, 1 may be sampled"):
+        require_names(make_job(SUMS, model=model, settings=short))
+    odd = [{**row, "answer": f"</{TAGS[1:]} {row['answer']}"} for row in SUMS]
+    with pytest.raises(ConfigError, match="of 64 reference answers earn less than 1, the most that there is"):
+        require_names(make_job(odd, model=model, rewards=["correctness"]))
+    findings = {finding.subject: finding for finding in gradus.check(SUMS, model=model, quick=True).findings}
+    assert findings["reference"].evidence == "the reference answers earn 1, the most that there is"
