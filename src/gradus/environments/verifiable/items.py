@@ -13,6 +13,8 @@ SYSTEM_PROMPT = (
     "</answer>. Write nothing else."
 )
 _TENTH = 0.1
+_QUARTER = 0.25
+_SMALL = 400  # questions; a tenth of fewer is too few to prove a gain on
 SPLITS = ("train", "in-distribution", "held-out", "harder")
 TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds of conditions lie below
 
@@ -120,14 +122,17 @@ def split_items(
 ) -> TableTasks:
     """Splits items: a tenth is held out unless ``held_out`` has items, a tenth of the rest is only seen in evaluation.
 
-    At least one of two questions is held out, and at least one is trained on. A single question is in every split: it can be audited
-    and evaluated, and training refuses it, because it passes over what evaluation asks.
-    ``harder`` is the quarter of the held-out items with the longest questions. ``way_out``: what to do if there are too few.
+    A quarter is held out of fewer than 400 questions. At least one of two questions is held out, and at least one is trained on.
+    A single question is in every split: it can be audited and evaluated, and training refuses it, because it passes over what
+    evaluation asks. ``harder`` is the quarter of the held-out items with the longest questions. ``way_out``: what to do if there
+    are too few.
     """
     if held_out is None:
-        held_out, items = _tenth(items, "", least=1)
+        questions = {question_key(item.question) for item in items}
+        share = _QUARTER if len(questions) < _SMALL else _TENTH
+        held_out, items = _part(items, "", share, least=1)
         held_out = held_out or items
-    unseen, trained = _tenth(items, "seen ")
+    unseen, trained = _part(items, "seen ", _TENTH)
     if not trained or not held_out:
         raise ConfigError(
             f"{name} has {len(trained)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
@@ -164,14 +169,14 @@ def mixed(items: Sequence[Item]) -> list[Item]:
     return [item for _, item in placed]
 
 
-def _tenth(items: Sequence[Item], key: str, *, least: int = 0) -> tuple[list[Item], list[Item]]:
-    """Parts about a tenth of the items from the rest, by what they ask, so that added items move no other.
+def _part(items: Sequence[Item], key: str, portion: float, *, least: int = 0) -> tuple[list[Item], list[Item]]:
+    """Parts about this portion of the items from the rest, by what they ask, so that added items move no other.
 
     The part has at least ``least`` of the questions, those with the smallest hash; the rest has at least one.
     """
     shares = [share_of(key + item.question) for item in items]
     in_order = sorted(set(shares))
-    limit = max([_TENTH, *in_order[: least + 1]])
+    limit = max([portion, *in_order[: least + 1]])
     limit = min([limit, *in_order[-1:]])
     parts: tuple[list[Item], list[Item]] = [], []
     for item, share in zip(items, shares, strict=True):
