@@ -23,7 +23,7 @@ from gradus.commands.options import (
 )
 from gradus.commands.output import next_command, note, same
 from gradus.commands.signature import command
-from gradus.core import EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.documents import Results, read_document
 from gradus.core.printing import quiet
 
@@ -212,6 +212,42 @@ def serve(
         return serve_app(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)
 
 
+def serve_training(
+    model: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    rows: int = 32,
+    name: str | None = None,
+    out: str | Path = Path("runs/tinker"),
+    seed: int = 0,
+) -> None:
+    """Serve the Tinker training API over a model, until Ctrl-C: adapters are trained, sampled from, and saved below ``out``.
+
+    Keys of clients come from GRADUS_SERVE_KEY, separated by commas. Raises ConfigError without one if ``host`` is more than this machine.
+    """
+    from gradus.interop.servers import hosts_for, listen, serve_until_stopped, server_config, url
+    from gradus.interop.tinker.app import training_app
+    from gradus.interop.tinker.checkpoints import CheckpointStore
+    from gradus.interop.tinker.engine import AdapterEngine
+    from gradus.interop.tinker.sdk import check_sdk
+    from gradus.interop.tinker.service import TrainingService
+
+    check_sdk()
+    keys = [key for key in os.environ.get("GRADUS_SERVE_KEY", "").split(",") if key]
+    with listen(host, port) as listener:
+        hosts = hosts_for(host, listener.getsockname()[0])
+        if hosts is None and not keys:
+            raise ConfigError(
+                f"{host} is open to other machines; set GRADUS_SERVE_KEY to the key that clients must send"
+            )
+        engine = AdapterEngine(_loaded(model), rows=rows)
+        service = TrainingService(engine, CheckpointStore(Path(out)), name=name or Path(model).name, seed=seed)
+        app = training_app(service, keys=keys, hosts=hosts)
+        note(f"training of {service.name} at {url(listener, host)}; checkpoints in {out}; Ctrl-C stops")
+        serve_until_stopped(server_config(app, ws="none"), listener)
+
+
 def _loaded(model: str | Path) -> LoadedModel:
     """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
     from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed, trained_precision
@@ -266,9 +302,16 @@ def serve_command(
         str | None,
         typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
     ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Serve the Tinker training API; the key is GRADUS_SERVE_KEY.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="With --train: the model's name for clients.")] = None,
+    out: Annotated[Path, typer.Option(help="With --train: folder of the checkpoints.")] = Path("runs/tinker"),
     seed: Seed = 0,
 ) -> None:
-    """Serve a model over an OpenAI-compatible API, or an environment over OpenEnv's, until Ctrl-C."""
+    """Serve a model over an OpenAI-compatible API or for training over Tinker's, or an environment over OpenEnv's, until Ctrl-C."""
+    if train:
+        return serve_training(source, host=host, port=port, rows=rows, name=name, out=out, seed=seed)
     if env:
         return serve_env(source, host=host, port=port, sessions=sessions)
     return serve(source, host=host, port=port, rows=rows, weights=weights, token=token, seed=seed)

@@ -162,6 +162,7 @@ class Decoder:
         grammar: WordGrammar | None,
         *,
         rows: int,
+        stops: frozenset[int],
     ) -> None:
         self._loaded = loaded
         self._device = loaded.device
@@ -179,7 +180,7 @@ class Decoder:
         self._slot_of = list(range(rows))
         self._row_at = list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
-        self._stops = loaded.renderer.stop_ids
+        self._stops = stops
         self._masks: dict[GrammarState, Tensor] = {}
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:

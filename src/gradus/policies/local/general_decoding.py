@@ -26,10 +26,13 @@ from gradus.policies.local.sampling import NEVER, SamplingConfig
 class GeneralDecoder:
     """As :class:`~gradus.policies.local.decoding.Decoder`, without a cache from turn to turn."""
 
-    def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, grammar: WordGrammar | None) -> None:
+    def __init__(
+        self, loaded: LoadedModel, sampling: SamplingConfig, grammar: WordGrammar | None, stops: frozenset[int]
+    ) -> None:
         self._loaded = loaded
         self.sampling = sampling
         self._grammar = grammar
+        self._stops = stops
         self._masks: dict[GrammarState, Tensor] = {}
         self._read: dict[int, list[int]] = {}  # what each row has read and said, but for its last token
 
@@ -55,14 +58,14 @@ class GeneralDecoder:
         rows = [prompt.row for prompt in prompts]
         ids = [self._read[row] for row in rows]
         read = torch.tensor(ids, device=self._loaded.device)
-        stops = sorted(self._loaded.renderer.stop_ids)
-        drawing = Drawing(prompts, self.sampling, frozenset(stops), self._grammar, self._masks)
+        stops = sorted(self._stops)
+        drawing = Drawing(prompts, self.sampling, self._stops, self._grammar, self._masks)
         config = GenerationConfig(
             # The draw is ours; generate takes what is left over as the likeliest.
             do_sample=False,
             max_new_tokens=prompts[0].budget,
-            eos_token_id=stops,
-            pad_token_id=stops[0],
+            eos_token_id=stops or None,
+            pad_token_id=stops[0] if stops else 0,
             use_cache=True,
         )
 

@@ -64,11 +64,15 @@ class LocalPolicy:
         self.plan = cache_plan(loaded)
         self.name = name
 
-    def decoder(self, rows: int) -> Decoder | GeneralDecoder:
-        """Returns what samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""
+    def decoder(self, rows: int, *, stops: frozenset[int] | None = None) -> Decoder | GeneralDecoder:
+        """Returns what samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit.
+
+        ``stops``: ids that end an answer; None for the renderer's.
+        """
+        stops = self.loaded.renderer.stop_ids if stops is None else stops
         if self.plan is None:
-            return GeneralDecoder(self.loaded, self.sampling, self.grammar)
-        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows)
+            return GeneralDecoder(self.loaded, self.sampling, self.grammar, stops)
+        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows, stops=stops)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""

@@ -1,0 +1,207 @@
+"""What the model computes for clients: log-probs with gradients, samples, and log-probs of prompts. One call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradus.core import child_seed
+from gradus.interop.serving.requests import ApiError
+from gradus.interop.tinker.adapters import AdapterShape, AdapterSlot, TrainedAdapter, Weights
+from gradus.interop.tinker.losses import ServedLoss, weighted_losses
+from gradus.interop.tinker.wire import ForwardResult, SampledTokens, SampleResult, TokenDatum
+from gradus.policies.local.decoding import Prompt
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.data.microbatches import MicroBatch, microbatches
+from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine.forward import PLAIN, compare_tokens, disable_dropout, score_tokens, vocabulary_size
+from gradus.training.engine.tree_support import tree_attention
+
+_PASS_TOKENS = 4096  # of one forward and backward pass
+_PIECE = 16  # tokens that are sampled before their text is searched for the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOrder:
+    """What is to be sampled: ``count`` answers to ``prompt``. ``stops``: ids that end one; ``stop_texts``: texts that do.
+
+    ``prompt_logprobs``: score the last so many tokens of the prompt, 0 for none; ``likeliest``: with so many likeliest tokens at each.
+    """
+
+    prompt: Sequence[int]
+    count: int
+    budget: int
+    sampling: SamplingConfig
+    stops: frozenset[int]
+    stop_texts: Sequence[str]
+    seed: int
+    prompt_logprobs: int = 0
+    likeliest: int = 0
+
+
+class AdapterEngine:
+    """A base model that computes for many adapters. Everything is a function of its arguments, so that a client's program gives the same
+    numbers again. Not for several threads."""
+
+    def __init__(self, loaded: LoadedModel, *, rows: int = 32) -> None:
+        disable_dropout(loaded.model.eval())
+        for parameter in loaded.model.parameters():
+            parameter.requires_grad_(False)
+        self.loaded = loaded
+        self.vocabulary = vocabulary_size(loaded.model)
+        self.slot = AdapterSlot(loaded)
+        self._rows = rows
+
+    def new_adapter(self, shape: AdapterShape, seed: int) -> TrainedAdapter:
+        """Makes an adapter whose product is zero."""
+        return TrainedAdapter(shape, self.slot.fresh(shape, seed))
+
+    def forward(
+        self, adapter: TrainedAdapter, data: Sequence[TokenDatum], loss: ServedLoss, *, backward: bool
+    ) -> ForwardResult:
+        """Scores the data; with ``backward`` the gradient of the summed loss is added to the adapter's."""
+        samples = [_sample(datum.ids, datum.inputs["target_tokens"], index) for index, datum in enumerate(data)]
+        outputs: list[dict[str, Tensor]] = [{} for _ in data]
+        total = 0.0
+        with self.slot.wearing(adapter.shape, adapter.weights) as (loaded, parameters), ExitStack() as stack:
+            stack.enter_context(tree_attention(loaded.model))
+            stack.enter_context(torch.set_grad_enabled(backward))
+            for batch in microbatches(samples, budget=_PASS_TOKENS, share=False):
+                logprobs = score_tokens(loaded.model, batch.to(loaded.device), PLAIN).logprobs
+                loss_sum = logprobs.new_zeros(())
+                for index, scores in _by_sequence(batch, logprobs):
+                    inputs = {name: value.to(loaded.device).flatten() for name, value in data[index].inputs.items()}
+                    losses = weighted_losses(loss, scores, inputs)
+                    loss_sum = loss_sum + losses.sum()
+                    figures = {"logprobs": scores, "elementwise_loss": losses}
+                    outputs[index] = {name: _as_output(value, data[index]) for name, value in figures.items()}
+                if backward:
+                    loss_sum.backward()
+                total += float(loss_sum.detach())
+            adapter.add_gradients(parameters)
+        return ForwardResult(outputs=outputs, metrics={"loss:sum": total})
+
+    def sample(self, shape: AdapterShape | None, weights: Weights, order: SampleOrder) -> SampleResult:
+        """Samples answers, and scores the prompt if that is asked for. ``shape`` None: by the base."""
+        with self.slot.wearing(shape, weights) as (loaded, _):
+            scores, likeliest = None, None
+            if order.prompt_logprobs:
+                scores, likeliest = _prompt_scores(loaded, order)
+            policy = LocalPolicy(loaded, order.sampling)
+            sequences: list[SampledTokens] = []
+            for start in range(0, order.count, self._rows):
+                numbers = range(start, min(order.count, start + self._rows))
+                sequences += _answers(policy, order, numbers)
+        return SampleResult(sequences=sequences, prompt_logprobs=scores, likeliest=likeliest)
+
+
+def _sample(ids: Sequence[int], targets: Tensor, index: int) -> TrainingSample:
+    """A sample that learns ``targets`` (T,) or (T, K), each behind the ids up to its place."""
+    per_token = targets.shape[1] if targets.dim() == 2 else 1
+    positions = torch.arange(1, len(ids) + 1).repeat_interleave(per_token)
+    nothing = torch.zeros(len(positions), dtype=torch.int64)
+    return TrainingSample(
+        key=(index, 0),
+        episode=index,
+        ids=torch.tensor([*ids, 0]),  # the last target is predicted, never read
+        positions=positions,
+        logprobs=nothing.double(),
+        turns=nothing,
+        offsets=nothing,
+        targets=targets.flatten(),
+    )
+
+
+def _by_sequence(batch: MicroBatch, values: Tensor) -> list[tuple[int, Tensor]]:
+    """The index of each sequence of a batch, and its part of ``values`` (A,)."""
+    lengths: list[int] = torch.bincount(batch.labels.row).tolist()  # pyright: ignore[reportUnknownVariableType]
+    return list(zip(batch.sequences, values.split(lengths), strict=True))
+
+
+def _as_output(values: Tensor, datum: TokenDatum) -> Tensor:
+    return values.detach().float().cpu().reshape(datum.inputs["target_tokens"].shape)
+
+
+def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Log-probs (T,) of the prompt's last tokens, NaN elsewhere, and (T, K) likeliest ids with theirs."""
+    length = len(order.prompt)
+    first = length - min(order.prompt_logprobs, length - 1)
+    scores = torch.full((length,), torch.nan)
+    ids = torch.zeros((length, order.likeliest), dtype=torch.int64)
+    values = torch.full((length, order.likeliest), torch.nan)
+    if length > 1:
+        # The first token has nothing before it, so that nothing predicts it.
+        sample = _sample(order.prompt[:-1], torch.tensor(order.prompt[1:]), 0)
+        (batch,) = microbatches([sample], budget=length, share=False)
+        batch = batch.to(loaded.device)
+
+        def table(logits: Tensor, teacher: Tensor | None, rows: slice) -> Tensor:
+            """(A, 1 + 2 K): the target's log-prob, then the likeliest ones and their ids, which float64 holds exactly."""
+            logprobs = logits.double().log_softmax(-1)
+            top = logprobs.topk(order.likeliest)
+            return torch.cat(
+                [logprobs.gather(1, batch.labels.target[rows, None]), top.values, top.indices.double()], dim=1
+            )
+
+        with torch.no_grad(), tree_attention(loaded.model):
+            columns = compare_tokens(loaded.model, batch, table)[0].cpu()
+        scores[1:] = columns[:, 0].float()
+        values[1:] = columns[:, 1 : 1 + order.likeliest].float()
+        ids[1:] = columns[:, 1 + order.likeliest :].long()
+    scores[:first] = torch.nan
+    return scores, (ids, values) if order.likeliest else None
+
+
+def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:
+    """Samples the answers with these numbers together. Each has randomness of its own."""
+    randomness = [np.random.default_rng(child_seed(order.seed, "sample", number)) for number in numbers]
+    decoder = policy.decoder(len(numbers), stops=order.stops)
+    piece = min(order.budget, _PIECE) if order.stop_texts else order.budget
+    ids: list[list[int]] = [[] for _ in numbers]
+    logprobs: list[list[float]] = [[] for _ in numbers]
+    ends = ["" for _ in numbers]
+    ending = _text_end(policy.loaded.tokenizer, order.stop_texts)
+    while going := [row for row, end in enumerate(ends) if not end]:
+        prompts: list[Prompt] = []
+        for row in going:
+            tokens = [*order.prompt, *ids[row]]
+            past = len(tokens) - 1 if ids[row] else 0  # the last token of an answer is not in the cache yet
+            left = min(piece, order.budget - len(ids[row]))
+            uniforms = randomness[row].random(piece)
+            prompts.append(Prompt(row=row, past=past, new=tuple(tokens[past:]), uniforms=uniforms, budget=left))
+        for row, answer in zip(going, decoder.answer(prompts), strict=True):
+            ids[row] += answer.ids
+            logprobs[row] += answer.logprobs
+            if not np.isfinite(answer.logprobs).all():
+                raise ApiError("the model's logits are not finite, so nothing can be drawn; load earlier weights")
+            length = ending(ids[row])
+            if length is not None:
+                del ids[row][length:], logprobs[row][length:]
+            if length is not None or answer.stopped:
+                ends[row] = "stop"
+            elif len(ids[row]) >= order.budget:
+                ends[row] = "length"
+    return [SampledTokens(ids=a, logprobs=b, stop=end) for a, b, end in zip(ids, logprobs, ends, strict=True)]
+
+
+def _text_end(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], int | None]:
+    """Returns a function that says how many ids an answer has until a stop text is complete in it; None while none is."""
+
+    def length(ids: list[int]) -> int | None:
+        def is_complete(count: int) -> bool:
+            text = tokenizer.decode(ids[:count])
+            return any(stop in text for stop in texts)
+
+        if not texts or not is_complete(len(ids)):
+            return None
+        return next(count for count in range(1, len(ids) + 1) if is_complete(count))
+
+    return length
