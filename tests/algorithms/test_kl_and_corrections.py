@@ -54,6 +54,27 @@ def test_the_kl_loss_and_its_gradient_are_those_of_the_divergence(tables, kind: 
     assert torch.allclose(got, torch.autograd.grad(exact, own)[0], rtol=1e-9, atol=1e-12)
 
 
+def sine(left: torch.Tensor, right: torch.Tensor) -> float:
+    cosine = torch.nn.functional.cosine_similarity(left, right, dim=0)
+    return math.sqrt(max(0.0, 1.0 - float(cosine) ** 2))
+
+
+def test_where_the_estimates_point_without_the_ratio():
+    """The figures of docs/training.md: enumerated over six words, the mean of 200 pairs of policy and reference."""
+    sines: dict[str, list[float]] = {name: [] for name in KL_ESTIMATORS}
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        policy, reference = (torch.randn(V, generator=generator, dtype=torch.float64) for _ in range(2))
+        own = policy.clone().requires_grad_()
+        (exact,) = torch.autograd.grad(divergence(own, reference), own)
+        for name, estimate in KL_ESTIMATORS.items():
+            terms = estimate(own.log_softmax(-1) - reference.log_softmax(-1))
+            (gradient,) = torch.autograd.grad((policy.softmax(-1) * terms).sum(), own)
+            sines[name].append(sine(gradient, exact))
+    assert max(sines["k2"]) < 1e-6
+    assert sum(sines["k3"]) / 200 == pytest.approx(0.436, abs=0.0005)
+
+
 def test_corrections():
     trainer = torch.log(torch.tensor([[0.1, 0.9, 0.5, 0.2, 0.3]])).requires_grad_()
     sampler = torch.log(torch.tensor([[0.3, 0.3, 0.4, 0.2, 0.001]]))

@@ -137,6 +137,34 @@ def test_a_model_that_teaches_itself_has_nothing_to_teach(rhythm_model: Path, tm
     assert abs(distill(rhythm_model, tmp_path / "run", config, teacher).loss) < 1e-6
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_the_loss_is_that_of_the_distribution_that_is_sampled(
+    rhythm_model: Path, tmp_path: Path, temperature: float
+) -> None:
+    """Enumerated with one pass of the model over a sequence; the loss was the same at each temperature."""
+    config, sampling = settings(max_steps=1, batch_size=1, on_policy=0.0), SamplingConfig(temperature=temperature)
+    loaded = prepared(rhythm_model, config)
+    teacher = ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded)
+    episodes = roll_out(RHYTHM, teacher.actor(), [RHYTHM.train_task(0)], key=("distill", "taught"), seed=0).episodes
+    (sample,) = teacher.label(text_sequences(loaded, episodes), episodes)
+    assert sample.soft is not None
+    with torch.no_grad():
+        logits = loaded.model(input_ids=sample.ids[None]).logits[0, sample.positions - 1].double()
+    ids, q = sample.soft
+    p = (logits / temperature).log_softmax(-1).gather(1, ids)
+    expected = torch.where(q > 0, q * (q.log() - p), 0.0).sum(1).mean()
+    result = train_distill(
+        loaded, teacher, RHYTHM, config, tmp_path / "run", sampling=sampling, options=RunOptions(live=False)
+    )
+    assert result.loss == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_reverse_of_a_hard_answer_is_refused(rhythm_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="infinite with the teacher bayes"):
+        distill(rhythm_model, tmp_path / "run", settings(divergence="reverse"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_another_tokenizer_is_refused(rhythm_model: Path, lamps_model: Path) -> None:
     student, other = (load_model(path, device="cpu") for path in (rhythm_model, lamps_model))
     with pytest.raises(ConfigError, match="another vocabulary or chat template than the student"):

@@ -19,15 +19,17 @@ from safetensors.torch import load_file
 from short_runs import Stopped, ctrl_c_after, grpo_config, lines, same_weights, stop_after, train, without_clock
 from transformers import GenerationConfig
 
-from gradus.core import ConfigError
+from gradus.algorithms import Credit
+from gradus.core import ConfigError, Episode, Group, Reward, RewardTerm
 from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import reweigh
-from gradus.rollouts import read_episodes
+from gradus.rollouts import read_episodes, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
-from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.grpo import GrpoLoop, GrpoResult, train_grpo
+from gradus.training.learner import Learner
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions
 
@@ -208,6 +210,36 @@ def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_p
         assert record["episodes"] == 2 * record["groups"]
         assert record["dropped_groups"] == record["groups"] - config.groups
     assert sum(record["groups"] for record in records) > 3 * config.groups
+
+
+def test_equal_totals_of_other_turns_are_no_reason_to_drop_a_group(lamps_model: Path, tmp_path: Path) -> None:
+    """Members that were right at other turns differ for credit by turn; looking at totals dropped up to half of the groups."""
+    spec = lamps(turns=2)
+    tasks = [spec.train_task(index) for index in range(2)]
+    trained: dict[Credit, set[int]] = {"turn": {0}, "episode": set()}
+    for credit, numbers in trained.items():
+        config = grpo_config(credit=credit, dynamic_sampling=3)
+        loop = GrpoLoop(Learner(lamps_model, spec, config), spec, RunFolder(tmp_path / credit))
+        rolled_out = roll_out(spec, loop.learner.policy, tasks, group_size=2, seed=1).groups
+        groups = [replace(group, episodes=_of_two_turns(group)) for group in rolled_out]
+        turns = [[(0.0, 1.0), (1.0, 0.0)], [(1.0, 1.0), (1.0, 1.0)]]
+        assert loop.trained_groups([_graded(*pair) for pair in zip(groups, turns, strict=True)]) == numbers
+
+
+def _of_two_turns(group: Group) -> tuple[Episode, ...]:
+    """Two members that did not end early: the first one that did not, twice."""
+    (episode, *_) = [episode for episode in group.episodes if len(episode.turns) == 2]
+    return episode, episode
+
+
+def _graded(group: Group, turns: list[tuple[float, float]]) -> Group:
+    """The group with these rewards by turn."""
+    episodes: list[Episode] = []
+    for episode, values in zip(group.episodes, turns, strict=True):
+        terms = tuple((RewardTerm(component="right", value=value),) for value in values)
+        reward = Reward(grader="g", value=sum(values), terms=terms, components={})
+        episodes.append(replace(episode, reward=reward))
+    return Group(task=group.task, episodes=tuple(episodes))
 
 
 def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,15 @@ from gradus.environments import load
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import read_episodes, roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.data.tasks import reserved_ids, taught_indices, training_tasks, validation_tasks
+from gradus.training.data.tasks import (
+    distillation_tasks,
+    reserved_ids,
+    taught_indices,
+    training_tasks,
+    validation_tasks,
+)
 from gradus.training.grpo import train_grpo
-from gradus.training.lesson_config import SftConfig
+from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.splits import check_splits
 from gradus.training.sft import train_sft
@@ -23,9 +30,9 @@ from gradus.training.sft import train_sft
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentSpec:
-    """400 rows, a tenth of them twice under other white space and columns."""
+    """444 rows, a tenth of them twice under other white space and columns."""
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    rows = [{"question": f"What is {n} plus {n + 1}?", "answer": str(2 * n + 1)} for n in range(360)]
+    rows = [{"question": f"What is {n} plus {n + 1}?", "answer": str(2 * n + 1)} for n in range(404)]
     rows += [{**row, "note": "again"} for row in rows[:40]]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return load(f"jsonl:{path}")
@@ -85,6 +92,27 @@ def test_what_judges_is_kept_apart_by_what_it_asks(name: str, twice_worked: str)
     assert not judged & validated
     assert len(trained) > 20
     assert len(validated) > 5
+
+
+def test_the_order_of_rows_follows_the_seed_of_the_run(data: EnvironmentSpec) -> None:
+    """Each epoch has each row once, in an order of its own; a file's order, the same in every run, left its variance out."""
+    distill = DistillConfig(first_task=64, batch_size=8)
+    reserved = reserved_ids(data, GrpoConfig())
+    orders: list[list[str]] = []
+    for seed in (0, 0, 1):
+        tasks, _ = training_tasks(data, GrpoConfig(seed=seed), 0, 600, reserved)
+        orders.append([task.id for task in tasks])
+        taught = distillation_tasks(data, distill.model_copy(update={"seed": seed}), 40, reserved)
+        assert not reserved & {task.id for task in taught}
+        orders[-1] += [task.id for task in taught]
+    again, first, other = orders
+    assert first == again
+    for part in (slice(0, 40), slice(300, 340), slice(600, 640)):
+        assert first[part] != other[part]
+    rows = sum(data.identify(data.train_task(i)).id not in reserved for i in range(data.data_set.size("train")))
+    later = [Counter(order[600 - rows : 600]) for order in (first, other)]
+    assert max(max(counts.values()) for counts in later) <= 4  # a row that stands there twice, in two epochs
+    assert len(set(first[:600])) == len(set(other[:600]))
 
 
 def test_endless_environments_keep_their_seeds() -> None:

@@ -1,6 +1,6 @@
 """Divergences of a student's distribution of the next token from its teacher's, one value a token.
 
-p is the student's and q the teacher's. With 0 < beta < 1 the mixture is M = beta q + (1 - beta) p
+p is the student's and q the teacher's, both after temperature. With 0 < beta < 1 the mixture is M = beta q + (1 - beta) p
 (GKD, Agarwal et al., arXiv 2306.13649; TRL's convention is the same):
 
 - ``forward``: KL(q || p). The student covers all that the teacher may say; what SFT on endless samples of q does.
@@ -22,7 +22,7 @@ from torch import Tensor
 DivergenceName = Literal["forward", "reverse", "jsd"]
 Divergence = Callable[[Tensor, Tensor], Tensor]  # log-probs (A, V) of student and teacher -> (A,) nats
 
-_ROUNDED = 1e-6  # mass below it is what rounding leaves
+_ROUNDED = 1e-9  # mass below it is what rounding leaves of probabilities in float64
 
 
 def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
@@ -64,24 +64,21 @@ def find_divergence(name: DivergenceName, beta: float = 0.5) -> Divergence:
 def on_named_words(divergence: Divergence, student: Tensor, ids: Tensor, probabilities: Tensor) -> Tensor:
     """The divergence (A,) if of the teacher only K words are known: student (A, V) log-probs, ids and probabilities (A, K).
 
-    What the named words lack of 1 is one word ``other``, with the student's remaining mass. If they lack nothing, the divergence is that
-    of the student's distribution among them, plus -log of the mass that it gives them: for ``forward`` this is KL(q || p) as it is, and
-    the others are finite.
+    What the named words lack of 1 is one word ``other``, with the student's remaining mass. A teacher that names all it may say leaves it
+    nothing: then ``forward`` and ``jsd`` are those of the full vocabulary, and ``reverse`` is infinite.
     """
-    absent = probabilities == 0
-    named = student.gather(1, ids).masked_fill(absent, -torch.inf)
-    named_mass = named.logsumexp(1)  # of the student, in nats
-    lacking = 1.0 - probabilities.sum(1)
-    complete = lacking < _ROUNDED
+    present = probabilities > 0  # a row may be padded
+    named = student.gather(1, ids).masked_fill(~present, -torch.inf)
+    is_named = torch.zeros_like(student).scatter_add(1, ids, present.to(student)) > 0
+    # The complement's own sum: 1 minus the named mass is rounding once the student knows its teacher.
+    other = student.masked_fill(is_named, -torch.inf).logsumexp(1, keepdim=True)
+    of_student = torch.cat([named, other], 1)
 
-    other = torch.log1p(-named_mass.exp().clamp(max=1.0 - _ROUNDED))
-    other = other.masked_fill(complete, -torch.inf)
-    among_named = torch.where(complete[:, None], named - named_mass[:, None], named)
-    of_student = torch.cat([among_named, other[:, None]], 1)
-
-    lacking = lacking.masked_fill(complete, 0.0)
-    of_teacher = torch.cat([probabilities, lacking[:, None]], 1).log()
-    return divergence(of_student, of_teacher) - named_mass.masked_fill(~complete, 0.0)
+    lacking = 1.0 - probabilities.sum(1, keepdim=True)
+    nothing_lacks = (lacking < _ROUNDED) | (other == -torch.inf)
+    lacking = lacking.masked_fill(nothing_lacks, 0.0)
+    of_teacher = torch.cat([probabilities, lacking], 1).log().to(student.dtype)
+    return divergence(of_student, of_teacher)
 
 
 def _expected(weight: Tensor, p: Tensor, q: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class GrpoConfig(TrainerConfig):
         "SFT: what the model knows of the world is kept, and grows with every episode.",
     )
     dynamic_sampling: int = Field(
-        default=0, ge=0, description="Further rounds that may replace zero-variance groups; 0 takes what comes."
+        default=0, ge=0, description="Further rounds that may replace groups without an advantage; 0 takes what comes."
     )
     max_logp_diff: float | None = Field(
         default=None,

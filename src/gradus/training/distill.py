@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms.distillation import find_divergence, on_named_words
-from gradus.core import EnvironmentSpec, Episode, StopReason, Task
+from gradus.core import ConfigError, EnvironmentSpec, Episode, StopReason, Task
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -23,7 +23,7 @@ from gradus.rollouts import roll_out
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample, episode_samples
 from gradus.training.data.sft_sequences import text_sequences
-from gradus.training.data.tasks import taught_indices
+from gradus.training.data.tasks import distillation_tasks
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
@@ -33,7 +33,7 @@ from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonT
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
-from gradus.training.teachers import Teacher
+from gradus.training.teachers import ScriptedTeacher, Teacher
 
 
 def train_distill(
@@ -50,15 +50,20 @@ def train_distill(
 ) -> LessonResult:
     """Teaches a prepared model in an environment and writes metrics, checkpoints, ``best`` and ``final`` to ``folder``.
 
-    ``sampling``: how the student rolls out. ``reserved``: ids of the tasks that judge it later. Resuming gives, bit for bit on a CPU, what
+    ``sampling``: how the student rolls out; its temperature is that of both distributions. ``reserved``: ids of the tasks that judge it later. Resuming gives, bit for bit on a CPU, what
     an unbroken run gives.
     """
+    if config.divergence == "reverse" and isinstance(teacher, ScriptedTeacher):
+        raise ConfigError(
+            f"distill.divergence = 'reverse' is infinite with the teacher {teacher.name}, which gives probability 0 to all but its answers; "
+            "use 'forward' or 'jsd', or a model as the teacher"
+        )
     options = options or RunOptions()
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     run_folder.open(config, resume=resume)
     try:
         count = config.max_steps * config.batch_size
-        tasks = [spec.train_task(config.first_task + index) for index in taught_indices(spec, count, reserved)]
+        tasks = distillation_tasks(spec, config, count, reserved)
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
         student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
         lessons = _DistillLessons(student, teacher, spec, config, tasks)
@@ -87,6 +92,7 @@ class _DistillLessons:
     ) -> None:
         self._student, self._teacher, self._spec, self._config, self._tasks = student, teacher, spec, config, tasks
         self.steps = config.max_steps
+        self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
 
     @property
@@ -147,9 +153,9 @@ class _DistillLessons:
 
         def compare(logits: Tensor, taught: Tensor | None, rows: slice) -> Tensor:
             """(A, 2): the divergence, and whether the student's likeliest token is the teacher's."""
-            student = logits.float().log_softmax(-1)
+            student = (logits.float() / self._temperature).log_softmax(-1)
             if taught is not None:
-                teacher = taught.float().log_softmax(-1)
+                teacher = (taught.float() / self._temperature).log_softmax(-1)
                 best = teacher.argmax(1)
                 values = self._divergence(student, teacher)
             else:

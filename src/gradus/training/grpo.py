@@ -25,7 +25,7 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.splits import GrpoSplits, taught_ids
-from gradus.training.run.step_metrics import credit_agreement, has_zero_variance, step_record
+from gradus.training.run.step_metrics import credit_agreement, step_record
 from gradus.training.run.validation import chosen_reward, validate
 
 STORED_GROUPS = 2  # of a step whose episodes are stored
@@ -217,7 +217,7 @@ class GrpoLoop:
         return self.observe(step, record)
 
     def roll_out(self, step: int, screen: Screen) -> StepRollout:
-        """Rolls out and grades ``groups`` groups. With dynamic sampling, zero-variance groups are replaced in further rounds.
+        """Rolls out and grades ``groups`` groups. With dynamic sampling, those without an advantage are replaced in further rounds.
 
         Each process rolls out its share. Raises TrainingError if not one episode could be graded.
         """
@@ -247,8 +247,10 @@ class GrpoLoop:
             for name in seconds:
                 seconds[name] += result.seconds[name]
             last = attempt == config.dynamic_sampling
-            for group in gather(result.groups):
-                (groups if last or not has_zero_variance(group) else dropped).append(group)
+            rolled_out = gather(result.groups)
+            trained = self.trained_groups(rolled_out) if config.dynamic_sampling else set()
+            for number, group in enumerate(rolled_out):
+                (groups if last or number in trained else dropped).append(group)
             if len(groups) == config.groups:
                 break
         _check_graded(groups)
@@ -258,6 +260,10 @@ class GrpoLoop:
             next_task=next_task,
             seconds=seconds,
         )
+
+    def trained_groups(self, groups: Sequence[Group]) -> set[int]:
+        """Returns the numbers of the groups whose tokens have an advantage: equal totals may hide turns that differ."""
+        return {sample.key[0] for sample in self.learner.credit(groups) if sample.live}
 
     def begin(self, step: int) -> float:
         """Does what the schedule says before a step; returns the step's learning rate."""

@@ -43,6 +43,7 @@ Episodes = Sequence[Episode]
 
 _FAR = 10.0  # nats between teacher and student that count
 _TOKENS = 16384  # of a pass that only scores
+_LEAST = 2.0**-24  # that float32 tells from 1
 _WORDS = 20  # of each place; vLLM gives no more unless it is started with --max-logprobs
 _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
@@ -246,7 +247,10 @@ def with_teacher(
 
 
 def _probabilities(logprobs: Mapping[int, float]) -> dict[int, float]:
-    return {word: exp(logprob) for word, logprob in logprobs.items()}
+    """Probabilities of the named words. A softmax leaves something to all others, which a server's float32 may round away."""
+    named = {word: exp(logprob) for word, logprob in logprobs.items()}
+    excess = sum(named.values()) / (1.0 - _LEAST)
+    return {word: chance / max(1.0, excess) for word, chance in named.items()}
 
 
 def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:

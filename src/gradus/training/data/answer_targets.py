@@ -147,8 +147,8 @@ def padded(targets: Sequence[Targets]) -> tuple[Tensor, Tensor]:
     """Ids and probabilities (A, K) of the likely next tokens, 0 where a row has fewer."""
     width = max((len(target) for target in targets), default=0)
     ids = torch.zeros((len(targets), width), dtype=torch.int64)
-    chances = torch.zeros((len(targets), width))
+    chances = torch.zeros((len(targets), width), dtype=torch.float64)  # float32 would lose what they lack of 1
     for row, target in enumerate(targets):
         ids[row, : len(target)] = torch.tensor(list(target), dtype=torch.int64)
-        chances[row, : len(target)] = torch.tensor(list(target.values()))
+        chances[row, : len(target)] = torch.tensor(list(target.values()), dtype=torch.float64)
     return ids, chances

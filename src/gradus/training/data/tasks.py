@@ -15,6 +15,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
 
 if TYPE_CHECKING:  # a teacher's processes need no torch
     from gradus.training.config import GrpoConfig
+    from gradus.training.lesson_config import DistillConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +50,10 @@ def training_tasks(
 ) -> tuple[list[Task], int]:
     """``number`` tasks of the run's order from place ``first`` on, and the first place after them.
 
-    The order is a fresh shuffle each epoch, or one after another if endless; it depends on the seed and on the place alone, so
+    The order is a fresh shuffle each epoch, or one after another if tasks have no end; it depends on the seed and on the place alone, so
     a resumed run goes on where it was. A task whose id is ``reserved`` is passed over.
     """
-    usable = list(islice(_usable(spec, _order(config), first, reserved), number))
+    usable = list(islice(_usable(spec, _order(spec, config), first, reserved), number))
     next_place = usable[-1][0] + 1 if usable else first
     return [task for _, task in usable], next_place
 
@@ -105,19 +106,45 @@ def reserved_ids(
     return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config, taught)}
 
 
+def distillation_tasks(
+    spec: EnvironmentSpec, config: DistillConfig, number: int, reserved: frozenset[str]
+) -> list[Task]:
+    """The tasks of distillation, those that judge left out; rows come in an order of the run's seed."""
+    usable = _usable(spec, _row_order(spec, config.seed, config.first_task), 0, reserved)
+    return [task for _, task in islice(usable, number)]
+
+
 def taught_indices(spec: EnvironmentSpec, number: int, reserved: frozenset[str]) -> list[int]:
     """The first ``number`` indices of training tasks that a teacher may answer."""
     usable = _usable(spec, lambda place: place, 0, reserved)
     return [place for place, _ in islice(usable, number)]
 
 
-def _order(config: GrpoConfig) -> Callable[[int], int]:
+def _order(spec: EnvironmentSpec, config: GrpoConfig) -> Callable[[int], int]:
     """Place in the run's order -> index of a training task."""
     offset = config.first_task + config.held_out
     if config.tasks is None:
-        return lambda place: offset + place
+        return _row_order(spec, config.seed, offset)
     number = config.tasks - config.held_out
     return lambda place: offset + int(_shuffle(config.seed, place // number, number)[place % number])
+
+
+def _row_order(spec: EnvironmentSpec, seed: int, offset: int) -> Callable[[int], int]:
+    """Place in the run's order -> index of a training task, from ``offset`` on.
+
+    Rows are shuffled within each epoch by the run's seed: an interval over seeds must hold what the order does to a run. Tasks without
+    end are one after another.
+    """
+    if spec.data_set is None:
+        return lambda place: offset + place
+    rows: int = spec.data_set.size("train")
+
+    def index_of(place: int) -> int:
+        epoch, row = divmod(offset + place, rows)
+        skipped = offset % rows if epoch == offset // rows else 0
+        return epoch * rows + skipped + int(_shuffle(seed, epoch, rows - skipped)[row - skipped])
+
+    return index_of
 
 
 @lru_cache(maxsize=4)

@@ -125,12 +125,6 @@ def _ungraded(completed: Episodes, episodes: int) -> dict[str, Any]:
     return {"ungraded_episodes": len(ungraded) / episodes, "reward_error": reason[:_ERROR]}
 
 
-def has_zero_variance(group: Group) -> bool:
-    """Says whether the raw rewards of a group are all equal, so that they say nothing on which member did better."""
-    values = _values(group)
-    return len(values) < 2 or _all_equal(values)
-
-
 def _values(group: Group) -> list[float]:
     return [value for value in group.values() if value is not None]
 
