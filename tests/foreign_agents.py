@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradus.core import EnvironmentSpec
+import torch
+
+from gradus.core import Action, EnvironmentSpec
 from gradus.environments import load
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.engine.update import policy_update
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "agents"
 ROWS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 41)]
@@ -26,3 +33,41 @@ def length(completions: list[str], **_: Any) -> list[float]:
 def shop_spec() -> EnvironmentSpec:
     """The shop, taken by an agent that does what its environment does."""
     return load(f"{EXAMPLES / 'shop_agent.py'}:spec")
+
+
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
+
+
+class Caller:
+    """A policy that calls a tool first and answers then."""
+
+    name = "caller"
+
+    def start(self, episodes: Any) -> Any:
+        return self
+
+    def act(self, requests: Any) -> Any:
+        def answer(asked: Any) -> str:
+            heard = any(message.role == "tool" for message in asked.observation.messages)
+            return "it is 4" if heard else '{"name": "add", "arguments": {"a": 2}}'
+
+        return [Action(text=answer(each)) for each in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def gradient(loaded: LoadedModel, groups: Any, credit: Any, *, grammar: bool = True) -> torch.Tensor:
+    """Plain descent with lr 1 moves the weights by the gradient."""
+    settings = GrpoConfig(
+        groups=4, group_size=4, max_turns=11, sampling=SamplingConfig(max_new_tokens=24, grammar=grammar), credit=credit
+    )
+    grader = load("shop").grader()
+    credited = credit_groups(groups, settings.resolved(grader), loaded.renderer, weights=grader.weights)
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
+    moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
+    with torch.no_grad():
+        for parameter, old in zip(loaded.model.parameters(), before, strict=True):
+            parameter.copy_(old)
+    return torch.cat([part.flatten() for part in moved])

@@ -72,12 +72,36 @@ def test_an_unreadable_answer_is_counted_and_costs_nothing_else(spec, scripted):
 def test_an_environment_that_raises_ends_its_own_episode_only(spec, scripted):
     policy = scripted("sapper", lambda start, seen, memory: "explode" if start.task.seed == 3 else 4)
     episodes = roll_out(spec, policy, spec.tasks("main")).episodes
-    failed = [episode for episode in episodes if episode.stop is StopReason.FAILED]
+    failed = [episode for episode in episodes if episode.stop is StopReason.BROKEN]
     assert [episode.task.seed for episode in failed] == [3]
     failure = failed[0].failure
     assert (failure.stage, failure.type) == ("step", "RuntimeError")
     assert failure.message.startswith("boom (conftest.py:")
-    assert failed[0].reward is None
+    lowest = min(0.0, *(episode.reward.value for episode in episodes if episode not in failed))
+    assert failed[0].reward.value == sum(failed[0].reward.turn_rewards) == lowest
+
+
+@pytest.mark.parametrize(
+    ("grader", "value"),
+    [({"range": (-2.0, 1.0)}, -2.0), ({"failed_reward": -0.5, "range": (-2.0, 1.0)}, -0.5), ({}, -3.0)],
+)
+def test_what_the_model_broke_gets_the_floor_of_the_range_or_the_least_so_far(spec, scripted, grader, value):
+    policy = scripted("sapper", lambda start, seen, memory: "explode")
+    graded = replace(spec.grader(), range=None)
+    result = roll_out(spec, policy, spec.tasks("main"), grader=replace(graded, **grader), lowest=-3.0)
+    assert {episode.reward.value for episode in result.episodes} == {value}
+    assert {episode.metrics["true_reward"] is None for episode in result.episodes} == {False}
+
+
+def test_a_lost_connection_and_a_broken_contract_are_no_fault_of_the_model(spec, scripted):
+    class Lost(spec.make):
+        def step(self, action):
+            raise ConnectionError("gone") if action == "4" else KeyError(action)
+
+    policy = scripted("four", lambda start, seen, memory: "4" if start.task.seed % 2 else "5")
+    stops = {e.task.seed: e.stop for e in roll_out(replace(spec, make=Lost), policy, spec.tasks("main")).episodes}
+    assert {stop for seed, stop in stops.items() if seed % 2} == {StopReason.FAILED}
+    assert {stop for seed, stop in stops.items() if not seed % 2} == {StopReason.BROKEN}
 
 
 def test_a_policy_that_fails_one_row_fails_one_row(spec, scripted):

@@ -245,6 +245,7 @@ def test_a_steps_figures_are_those_of_its_episodes() -> None:
         "groups": 2,
         "episodes": 5,
         "failed_episodes": 1 / 5,
+        "broken_episodes": 0.0,
         "ungraded_episodes": 0.0,
         "truncated_episodes": 1 / 5,
         "turn_limit_episodes": 1 / 5,

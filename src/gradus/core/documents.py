@@ -63,6 +63,7 @@ class PolicyFigures(TypedDict, extra_items=Mean):
     failed: int
     failures: dict[str, int]
     first_failure: NotRequired[str]  # what went wrong first, if anything did
+    broken: NotRequired[int]  # by the model: they have a reward, see Grader.failed_reward
     ungraded: int
     truncated: int
     invalid_actions: float | None

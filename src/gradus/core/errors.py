@@ -33,6 +33,10 @@ class EnvironmentFault(GradusError):
     """An environment broke its contract or raised while resetting or stepping."""
 
 
+class ModelFault(GradusError):
+    """What a model answered made its agent fail."""
+
+
 class OutOfTime(EnvironmentFault):
     """A call of somebody's code took longer than it may."""
 

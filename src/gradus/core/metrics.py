@@ -31,6 +31,7 @@ class StepRecord(TypedDict):
     zero_variance_groups: float | None
     episodes: int
     failed_episodes: float | None
+    broken_episodes: NotRequired[float | None]
     ungraded_episodes: NotRequired[float | None]
     reward_error: NotRequired[str]
     truncated_episodes: float | None

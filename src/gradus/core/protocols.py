@@ -50,6 +50,7 @@ class EpisodeStart:
     """The start of an episode, as a policy learns it before the first turn.
 
     ``key`` are the seed keys of this member: ``child_seed(*key, ...)`` is all the randomness a policy may use.
+    ``by_content``: a turn's randomness is keyed by its prompt and by how often the episode has shown it, not by the turn's number.
     ``environment`` is for privileged policies only (a clairvoyant asks it for hidden state); no other may touch it.
     """
 
@@ -60,6 +61,7 @@ class EpisodeStart:
     member: int
     environment: Environment
     tools: tuple[Mapping[str, Any], ...] = ()  # what the policy can call in this episode, as JSON schemas
+    by_content: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

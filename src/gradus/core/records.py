@@ -21,7 +21,11 @@ class StopReason(StrEnum):
     TRUNCATED = "truncated"  # the environment was cut by its own limit
     TURN_LIMIT = "turn_limit"  # cut by the rollout's turn budget
     TOKEN_LIMIT = "token_limit"  # cut by a token budget or by the model's context
-    FAILED = "failed"  # an error was captured; see Episode.failure
+    BROKEN = "broken"  # the model made its agent or environment fail; see Episode.failure. It is graded, and trained on
+    FAILED = "failed"  # any other error was captured: what became of the episode is missing
+
+
+FAULTS = (StopReason.BROKEN, StopReason.FAILED)  # nobody should learn such an episode from a teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +87,21 @@ class Asked:
     """A call of a foreign agent, beside its messages: what it offers, and limits on the answer.
 
     ``tools``: as JSON schemas. ``after``: the turn whose prompt and answer the messages of a restart begin with, the first ``known`` of
-    them; None without such a turn. ``seed`` is one more key of the randomness, for members of a group must differ.
+    them; None without such a turn. ``seed`` is one more key of the randomness, for members of a group must differ. ``choice``: the tool
+    that must be called, or ``required`` for any. ``prefill``: the beginning of the answer. ``spelled``: the text of each token is wanted.
+    ``parallel``: it waited together with the call before it, and both share an index in credit.
     """
 
     tools: tuple[Mapping[str, Any], ...] = ()
+    choice: str = ""
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     seed: int | None = None
+    prefill: str = ""
+    spelled: bool = False
     after: int | None = None
     known: int = 0
+    parallel: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +114,8 @@ class Observation:
     None after a reset or if it has none. ``restart`` says that the policy must not see its earlier turns again: the
     prompt starts anew with the system prompt and this text. ``asked``: a foreign agent asks.
 
-    The last five fields say what became of the action just taken: whether it was valid, what was wrong, its spans, the typed
-    action that was understood, and the calls of tools in it.
+    The last six fields say what became of the action just taken: whether it was valid, what was wrong, its spans, the typed
+    action that was understood, the calls of tools in it, and whether nobody waited for it any more.
     """
 
     text: str
@@ -121,6 +131,7 @@ class Observation:
     action_spans: tuple[Span, ...] = ()
     action_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     action_calls: tuple[ToolCall, ...] = ()
+    undelivered: bool = False
 
     @property
     def shown(self) -> str | tuple[Message, ...]:
@@ -172,6 +183,7 @@ class Action:
     ``stop`` is ``TOKEN_LIMIT`` if the answer was cut by a budget before its stop token, else None. ``at_stop``: a stop string that was
     asked for ended it; the text goes up to there, the tokens hold it. ``message`` is the answer with
     its calls as the policy read them in its model's own form, if the episode has tools; without it the text is read.
+    ``spelled``: the text of each token, if that was asked for.
     """
 
     text: str = ""
@@ -180,6 +192,7 @@ class Action:
     usage: Usage | None = None
     stop: StopReason | None = None
     at_stop: bool = False
+    spelled: tuple[str, ...] = ()
     failure: Failure | None = None
 
     @classmethod
@@ -220,6 +233,7 @@ class Turn:
     messages: tuple[Message, ...] = ()  # the observation as messages, if it came as such
     calls: tuple[ToolCall, ...] = ()  # of the action, as the environment took them
     asked: Asked | None = None  # of a foreign agent's call
+    undelivered: bool = False  # its client had left: it is not trained on
     tokens: TurnTokens | None = None
     usage: Usage | None = None
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from math import inf
+from math import fsum, inf
 from operator import attrgetter
 from typing import Any
 
@@ -25,6 +25,7 @@ class Grader:
     if it has no reward, or a Reward with terms per turn. ``weights``: component -> weight in the reward; one component with the
     grader's name if left out. ``per_turn``: the terms stand at the turns that earned them, so that turn credit works;
     otherwise all stands at the last turn. ``remote``: it asks a server, which takes time and is out of reach of a sandbox.
+    ``failed_reward``: of an episode that the model broke; see :meth:`reward_of_broken`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Grader:
     per_turn: bool = False
     range: tuple[float, float] | None = None
     remote: bool = False
+    failed_reward: float | None = None
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -62,6 +64,20 @@ class Grader:
                 f"grader {self.name!r} gave {len(rewards)} rewards for {len(episodes)} episodes; expected one each, in order"
             )
         return rewards
+
+    def reward_of_broken(self, episode: Episode, lowest: float) -> Reward:
+        """Return the reward of an episode that the model broke: ``failed_reward``, else the floor of ``range``, else ``lowest``.
+
+        Each component gets what makes the weighted sum of all this reward. It stands at the last turn.
+        """
+        value = self.failed_reward
+        if value is None:
+            value = lowest if self.range is None else self.range[0]
+        total = fsum(self.weights.values())
+        shares = dict.fromkeys(self.weights, value / total) if total else {}
+        last = [RewardTerm(component=name, value=share * self.weights[name]) for name, share in shares.items()]
+        terms = [()] * (len(episode.turns) - 1) + [tuple(last) or (RewardTerm(component="failed", value=value),)]
+        return Reward(grader=self.name, value=value, components=shares, terms=tuple(terms))
 
     def reward_of(self, number: Any, episode: Episode) -> Reward:
         """Turn one entry into a reward; a number becomes one term at the last turn. Raises GradingError for anything else."""
@@ -198,13 +214,15 @@ class Stepping:
 
     ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) are limits: an episode beyond them fails.
     Without either a call may take 300 s. ``rounds``: the policy answers when all episodes wait for it, not those that wait; a local
-    model's rounding then does not depend on who came first.
+    model's rounding then does not depend on who came first. ``by_content``: see :class:`~gradus.core.EpisodeStart`; for turns whose order is
+    not the policy's.
     """
 
     threads: bool = False
     step_seconds: float | None = None
     episode_seconds: float | None = None
     rounds: bool = False
+    by_content: bool = False
 
     @property
     def limited(self) -> bool:
@@ -228,6 +246,8 @@ class EnvironmentSpec:
     ``foreign``: somebody's agent stands behind it, whose calls are the turns: ``step`` takes the whole :class:`Action`, and members of a
     group may begin differently. ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
     steps are run, if they take time.
+    ``missing``: exceptions of a step that are no fault of the model, such as a lost connection: such an episode is left out. Any other
+    exception behind an answer is its fault, and so is a limit on time: the episode gets the grader's ``failed_reward``.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
     ``data_set``: the rows that the tasks are made of, if they are made of rows. ``sources``: digests of code and rows that decide about
     tasks and rewards and do not stand in this process, by what they are. ``recipe``: file name under gradus/recipes.
@@ -251,6 +271,7 @@ class EnvironmentSpec:
     max_sessions: int | None = None
     foreign: bool = False
     stepping: Stepping = Stepping()
+    missing: tuple[type[BaseException], ...] = (ConnectionError,)
     content: Callable[[Task], str] | None = None
     data_set: Any = None
     sources: Mapping[str, str] = field(default_factory=dict[str, str])

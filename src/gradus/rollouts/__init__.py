@@ -1,6 +1,6 @@
 """Rolling out groups of episodes with a policy, grading them, storing and reading them. Never imports torch."""
 
-from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.grading import grade_episodes, lowest_reward
 from gradus.rollouts.replaying import replay
 from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
 from gradus.rollouts.storage import (
@@ -18,6 +18,7 @@ __all__ = [
     "decode",
     "encode",
     "grade_episodes",
+    "lowest_reward",
     "read_episodes",
     "replay",
     "roll_out",

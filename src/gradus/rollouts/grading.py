@@ -14,15 +14,21 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingEr
 from gradus.core.documents import check_metrics
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
-from gradus.core.records import LARGEST_REWARD
+from gradus.core.records import FAULTS, LARGEST_REWARD
 from gradus.core.values import plain
 
 T = TypeVar("T")
 
 
-def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
-    """Grade what can be graded and fill in the metrics; a failed episode keeps no reward (missing, not zero). Nothing is rolled out."""
-    finished = [index for index, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
+def grade_episodes(
+    spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader, *, lowest: float = 0.0
+) -> list[Episode]:
+    """Grade what can be graded and fill in the metrics. Nothing is rolled out.
+
+    A failed episode keeps no reward: it is missing, not zero. One that the model broke gets ``failed_reward``; if nobody says what that
+    is, the least of ``lowest`` and these rewards. Else a policy would never learn not to break its agent.
+    """
+    finished = [index for index, episode in enumerate(episodes) if episode.stop not in FAULTS]
     rewards = _grade_batch(grader, [episodes[index] for index in finished])
     graded = list(episodes)
     problems: list[list[str]] = []
@@ -32,12 +38,30 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
         metrics, raised = _metrics(spec, episode)
         graded[index] = replace(episode, metrics=metrics)
         problems.append(raised)
+    lowest = lowest_reward(graded, lowest)
+    for index, episode in enumerate(episodes):
+        if episode.stop is StopReason.BROKEN:
+            graded[index] = _broken(spec, episode, grader.reward_of_broken(episode, lowest))
     # One failure is of an episode; a failure in all of them is of the environment.
     if len(problems) > 1 and all(problems):
         raise GradingError(f"{problems[0][0]} in all of {len(problems)} episodes")
     for problem in chain(*problems):
         warnings.warn(f"{problem} in an episode, where it is missing", stacklevel=2)
     return graded
+
+
+def lowest_reward(episodes: Sequence[Episode], lowest: float = 0.0) -> float:
+    """Return the least of ``lowest`` and all rewards."""
+    values = [episode.reward.value for episode in episodes if episode.reward and episode.reward.value is not None]
+    return min([lowest, *values])
+
+
+def _broken(spec: EnvironmentSpec, episode: Episode, reward: Reward) -> Episode:
+    """Return a broken episode with its reward. Its true reward is what was earned up to there, or else the same."""
+    episode = replace(episode, reward=reward)
+    true_reward, _ = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
+    calls = _call_counts(episode) if episode.tools else {}
+    return replace(episode, metrics={**calls, "true_reward": reward.value if true_reward is None else true_reward})
 
 
 def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
@@ -120,6 +144,8 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float |
     problems: list[str] = []
     if episode.tools:
         metrics |= _call_counts(episode)
+    if spec.foreign:
+        metrics["continued_calls"] = continued_calls(episode)
     if spec.metrics is not None:
         figures, problem = ask_environment(f"metrics of {spec.name!r}", spec.metrics, episode)
         metrics |= figures or {}
@@ -138,6 +164,13 @@ def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -
         raise  # it would take as long in every episode
     except (Exception, SystemExit) as error:
         return None, f"{what} raised {type(error).__name__}: {str(error)[:200]}{raised_at(error)}"
+
+
+def continued_calls(episode: Episode) -> float | None:
+    """Return the share of an agent's calls behind the first that go on with an earlier one; None without any."""
+    later = episode.turns[1:]
+    goes_on = [not turn.restart or (turn.asked is not None and turn.asked.after is not None) for turn in later]
+    return sum(goes_on) / len(later) if later else None
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:

@@ -23,7 +23,7 @@ from gradus.core import (
     Session,
     Task,
 )
-from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.grading import grade_episodes, lowest_reward
 from gradus.rollouts.stepping import Stepper
 from gradus.rollouts.under_way import UnderWay, make_environment, unequal_starts
 
@@ -59,13 +59,15 @@ def roll_out(
     max_turns: int | None = None,
     max_concurrent: int = MAX_CONCURRENT,
     first_group: int = 0,
+    lowest: float = 0.0,
     progress: Progress | None = None,
 ) -> RolloutResult:
     """Roll out ``group_size`` episodes of every task and grade them.
 
     The randomness of a member is keyed by (seed, *key, group, member) and by nothing else, so a group can be rolled out again
     alone or in another call: ``first_group`` is the number of the first one here. At most ``max_concurrent`` episodes run at
-    once, whole groups only. ``progress`` is told (episodes done, all); of one under way the share of its
+    once, whole groups only. ``lowest``: the smallest reward
+    so far, see :func:`grade_episodes`. ``progress`` is told (episodes done, all); of one under way the share of its
     turns counts.
     """
     limit = spec.max_turns if max_turns is None else max_turns
@@ -81,7 +83,8 @@ def roll_out(
             part = identified[first : first + batch]
             episodes = rollout.run(part, first_group + first, partial(_tell, progress, first * group_size, total))
             with _timed(seconds, "reward"):
-                episodes = grade_episodes(spec, episodes, grader)
+                episodes = grade_episodes(spec, episodes, grader, lowest=lowest)
+                lowest = lowest_reward(episodes, lowest)
             for index, task in enumerate(part):
                 members = episodes[index * group_size : (index + 1) * group_size]
                 groups.append(Group(task=task, episodes=tuple(members)))
@@ -155,6 +158,8 @@ class _Rollout:
                     environment=make_environment(self.spec),
                     observation=Observation(text=""),
                     foreign=self.spec.foreign,
+                    missing=self.spec.missing,
+                    by_content=self.spec.stepping.by_content,
                 )
                 stack.callback(row.end)
                 rows.append(row)

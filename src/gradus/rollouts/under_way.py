@@ -29,8 +29,9 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
-from gradus.core.records import LARGEST_REWARD
+from gradus.core.records import FAULTS, LARGEST_REWARD
 from gradus.core.values import plain
 from gradus.core.waiting import settled
 from gradus.rollouts.stepping import Call
@@ -41,7 +42,7 @@ Start = Mapping[str, Any]
 
 @dataclass
 class UnderWay:
-    """One episode under way. ``foreign``: its environment is somebody's agent, see :class:`EnvironmentSpec`."""
+    """One episode under way. ``foreign``, ``missing``, ``by_content``: see :class:`EnvironmentSpec`."""
 
     task: Task
     group: int
@@ -49,6 +50,8 @@ class UnderWay:
     environment: Environment
     observation: Observation
     foreign: bool = False
+    by_content: bool = False
+    missing: tuple[type[BaseException], ...] = ()
     system_prompt: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -97,6 +100,7 @@ class UnderWay:
             member=self.member,
             environment=self.environment,
             tools=self.tools,
+            by_content=self.by_content,
         )
 
     def acts(self, action: Action) -> bool:
@@ -118,8 +122,10 @@ class UnderWay:
         if error is None:
             try:
                 after = received(after, "step", plain_data=getattr(self.environment, "plain_data", False))
-            except Exception as refused:
+            except EnvironmentFault as refused:
                 error = refused
+            except Exception as refused:  # the environment's data, not the model's answer
+                error = EnvironmentFault(str(refused))
         if error is not None:
             self.turns.append(self._turn(before, action, None))
             self._fail("step", error)
@@ -137,7 +143,7 @@ class UnderWay:
     def closed(self, policy: str) -> Episode:
         """Return the episode as it ended, not graded."""
         outcome: dict[str, Any] = {}
-        if self.stop is not StopReason.FAILED:
+        if self.stop not in FAULTS:
             try:
                 answer = within(STEP_SECONDS, self._named("outcome"), lambda: settled(self.environment.outcome()))
                 outcome = plain(dict(answer or {}))
@@ -156,7 +162,7 @@ class UnderWay:
             outcome=outcome,
             failure=self.failure,
         )
-        finished = self.stop is not StopReason.FAILED
+        finished = self.stop not in FAULTS
         return replace(episode, final=self.observation) if finished else episode
 
     def end(self) -> None:
@@ -182,13 +188,20 @@ class UnderWay:
             messages=before.messages,
             calls=after.action_calls if after else (),
             asked=before.asked,
+            undelivered=after.undelivered if after else False,
             tokens=action.tokens,
             usage=action.usage,
         )
 
     def _fail(self, stage: str, error: Exception | SystemExit) -> None:
         self.failure = Failure(stage=stage, type=type(error).__name__, message=f"{error}{raised_at(error)}")
-        self.stop = StopReason.FAILED
+        self.stop = StopReason.BROKEN if stage == "step" and self._is_models(error) else StopReason.FAILED
+
+    def _is_models(self, error: BaseException) -> bool:
+        """Say whether the model's answer made a step fail, and not the world: an environment that breaks its contract, or is out of reach."""
+        if isinstance(error, OutOfTime):
+            return True
+        return not isinstance(error, (*self.missing, EnvironmentFault))
 
 
 def received(value: Any, method: str, *, plain_data: bool = False) -> Observation:

@@ -127,6 +127,9 @@ def _job(recipe: Recipe, bare: EnvironmentSpec, rewards: RewardChoice, *, named:
             epochs_a_step=epochs_a_step(bare, recipe.grpo),
         )
         spec = with_own_rewards(bare, composed, system_prompt=recipe.model.system_prompt)
+    if recipe.failed_reward is not None:
+        graders = {name: replace(one, failed_reward=recipe.failed_reward) for name, one in spec.graders.items()}
+        spec = replace(spec, graders=graders)
     return Job(
         recipe=recipe,
         environment=spec,

@@ -12,7 +12,7 @@ from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.core.metrics import StepRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import reweigh, tell_steps_taken
-from gradus.rollouts import MAX_CONCURRENT, roll_out, write_episodes
+from gradus.rollouts import MAX_CONCURRENT, lowest_reward, roll_out, write_episodes
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
@@ -36,13 +36,14 @@ _SILENT_STEPS = 5  # without a difference in any group: then a run ends
 class GrpoState:
     """The state of a run in a checkpoint, besides weights and optimizer.
 
-    ``alerts``: rule and severity of those that hold. ``stopped``: the one that ended the run.
+    ``lowest_reward``: the least so far, at most 0. ``alerts``: rule and severity of those that hold. ``stopped``: the one that ended the run.
     """
 
     step: int = 0
     next_task: int = 0
     best_step: int | None = None
     best_reward: float | None = None
+    lowest_reward: float = 0.0
     alerts: list[list[str]] = field(default_factory=list[list[str]])
     stopped: str | None = None
     schedule: dict[str, Any] | None = None
@@ -192,6 +193,8 @@ class GrpoLoop:
         lr = self.begin(step)
         rollout = self.roll_out(step, screen)
         self.state.next_task = rollout.next_task
+        for group in rollout.groups:
+            self.state.lowest_reward = lowest_reward(group.episodes, self.state.lowest_reward)
         screen.phase("training")
         credit_started = time.perf_counter()
         samples = self.learner.credit(rollout.groups)
@@ -240,6 +243,7 @@ class GrpoLoop:
                 key=("step", step, attempt),
                 grader=self.learner.grader,
                 max_turns=config.max_turns,
+                lowest=self.state.lowest_reward,
                 # Episodes that are rolled out to their end before others begin need no turns in the sampler's cache.
                 max_concurrent=max(config.group_size, config.batch_size or MAX_CONCURRENT),
                 progress=lambda done, total: screen.phase(f"rollout {int(done)}/{total}"),

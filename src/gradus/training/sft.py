@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from gradus.core import ConfigError, Episode, StopReason, child_seed
+from gradus.core import ConfigError, Episode, child_seed
+from gradus.core.records import FAULTS
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch
@@ -63,7 +64,7 @@ def train_sft(
 
 def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
     """Splits off the episodes of some tasks by a shuffle that depends on the seed alone."""
-    usable = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
+    usable = [episode for episode in episodes if episode.stop not in FAULTS]
     tasks = list(dict.fromkeys(task_id(episode) for episode in usable))
     count = round(config.validation_share * len(tasks))
     if count >= len(tasks):

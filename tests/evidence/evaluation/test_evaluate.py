@@ -120,7 +120,7 @@ class _Breaking(Garden):
 
     def step(self, action: str) -> Observation:
         if self._seed % 4 == 0 and self._day == 2 and action.endswith("feed"):
-            raise RuntimeError("the watering can fell")
+            raise ConnectionError("the watering can fell")
         return super().step(action)
 
 
@@ -129,14 +129,38 @@ def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     evaluation = evaluate(spec, _policies("constant:water", "feeder", spec=spec), conditions=["main"], episodes=20)
     record = evaluation.to_json()["conditions"]["main"]
     feeder = record["policies"]["feeder"]
-    assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: RuntimeError": 5})
+    assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: ConnectionError": 5})
     assert record["policies"]["constant:water"]["failed"] == 0
     assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
     table = _table(evaluation.to_json(), "All figures, main")
     assert {row.name: row.cells[-1].text for row in table.rows} == {"feeder": "20, 5 failed", "constant:water": "20"}
-    assert feeder["first_failure"].startswith("step: RuntimeError: the watering can fell (test_evaluate.py:")
+    assert feeder["first_failure"].startswith("step: ConnectionError: the watering can fell (test_evaluate.py:")
     assert "first_failure" not in record["policies"]["constant:water"]
-    assert "feeder: 5 of 20 episodes failed: step: RuntimeError (5); the first said step:" in table.caption
+    assert "feeder: 5 of 20 episodes failed: step: ConnectionError (5); the first said step:" in table.caption
+
+
+def test_what_the_policy_broke_counts_with_its_reward_and_is_shown():
+    """A table said 1.000 with "4 of 9 failed" below."""
+
+    class Fragile(_Breaking):
+        def step(self, action: str) -> Observation:
+            try:
+                return super().step(action)
+            except ConnectionError as error:
+                raise ValueError(str(error)) from error
+
+    spec = replace(SPEC, make=Fragile)
+    evaluation = evaluate(spec, _policies("constant:water", "feeder", spec=spec), conditions=["main"], episodes=20)
+    record = evaluation.to_json()["conditions"]["main"]
+    feeder = record["policies"]["feeder"]
+    assert (feeder["episodes"], feeder["failed"], feeder["broken"]) == (20, 0, 5)
+    assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 20
+    rewards = [episode.reward.value for episode in evaluation.episodes["main"]["feeder"]]
+    assert feeder["reward"]["mean"] == pytest.approx(np.mean(rewards), abs=1e-6)
+    assert min(rewards) == rewards[0] <= 0
+    table = _table(evaluation.to_json(), "All figures, main")
+    assert {row.name: row.cells[-1].text for row in table.rows}["feeder"] == "20, 5 broken"
+    assert "the model broke 5 of 20 episodes" in table.caption
 
 
 def test_a_grader_that_cannot_grade_is_counted_not_zero():

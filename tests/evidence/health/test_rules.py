@@ -59,6 +59,7 @@ FAULTS = {
     ),
     "truncation": (lambda r, i: {"truncated_episodes": 0.2 + r["truncated_episodes"]}, "warn"),
     "failing episodes": (lambda r, i: {"failed_episodes": 0.6}, "stop"),
+    "broken episodes": (lambda r, i: {"broken_episodes": 0.6}, "stop"),
     "missing rewards": (lambda r, i: {"ungraded_episodes": 0.6, "reward_error": "KeyError: 7 rows"}, "stop"),
     "length drift": (
         lambda r, i: {

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import TokenCosts, check_metrics
 from gradus.core.printing import beginning
+from gradus.core.records import FAULTS
 from gradus.rollouts.grading import ask_environment
 from gradus.stats import pass_at_k
 
@@ -149,7 +150,7 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, Val
         return {}
     drawn: list[Mapping[str, Sequence[float | None]]] = []
     for episode in episodes:
-        is_whole = episode.stop is not StopReason.FAILED
+        is_whole = episode.stop not in FAULTS
         curves = _ask(f"curves of {spec.name!r}", draw, episode) if is_whole else None
         drawn.append(curves or {})
     values: dict[Key, Values] = {}
@@ -192,9 +193,10 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
     record: dict[str, Any] = {
         "episodes": len(episodes),
         "failed": stops[StopReason.FAILED],
+        "broken": stops[StopReason.BROKEN],
         "failures": dict(sorted(kinds.items())),
         "ungraded": sum(episode.reward is None or episode.reward.value is None for episode in finished),
-        "truncated": len(finished) - stops[StopReason.TERMINATED],
+        "truncated": len(finished) - stops[StopReason.TERMINATED] - stops[StopReason.BROKEN],
         "invalid_actions": rounded(invalid),
     }
     failure = first_failure(episodes)

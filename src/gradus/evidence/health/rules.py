@@ -208,6 +208,12 @@ RULES: tuple[Rule, ...] = (
         check=share_rules.failing_episodes,
     ),
     Rule(
+        name="broken episodes",
+        summary="the agent or the environment raises behind the model's answers",
+        remedy="Read them with `gradus show`. They get failed_reward, so the model learns to avoid them; catch errors that it cannot help.",
+        check=share_rules.broken_episodes,
+    ),
+    Rule(
         name="missing rewards",
         summary="episodes get no reward and teach nothing",
         remedy="Mend the reward function, or leave out the rows that it does not apply to; `gradus rewards try` runs it on stored episodes.",

@@ -155,6 +155,11 @@ def failing_episodes(history: History) -> Fired:
     return _lost(history, "failed_episodes", "failed")
 
 
+def broken_episodes(history: History) -> Fired:
+    """Each costs its reward, but a model that can hardly keep from it learns little else."""
+    return _lost(history, "broken_episodes", "were broken by the model")
+
+
 def ungraded_episodes(history: History) -> Fired:
     """A reward function that raises, or applies to nothing, leaves episodes without a reward: they teach nothing."""
     fired = _lost(history, "ungraded_episodes", "got no reward")

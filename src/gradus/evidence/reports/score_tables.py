@@ -201,7 +201,7 @@ def _policy_table(results: Results, condition: str) -> ScoreTable:
 
 
 def missing_episodes(stored: ConditionResults) -> list[str]:
-    """A line for every policy of a condition that has episodes without a reward, which no figure counts, and what went wrong first."""
+    """A line for every policy of a condition with episodes that ended in an error or have no reward, and what went wrong first."""
     lines: list[str] = []
     for name, policy in stored["policies"].items():
         missing: list[str] = []
@@ -209,6 +209,9 @@ def missing_episodes(stored: ConditionResults) -> list[str]:
             kinds = [f"{kind} ({count})" for kind, count in policy["failures"].items()]
             failures = f": {', '.join(kinds)}" if kinds else ""
             missing.append(f"{policy['failed']} of {policy['episodes']} episodes failed{failures}")
+        broken = policy.get("broken")
+        if broken:
+            missing.append(f"the model broke {broken} of {policy['episodes']} episodes, which count with failed_reward")
         if policy["ungraded"]:
             missing.append(f"{policy['ungraded']} of {policy['episodes']} episodes could not be graded")
         if missing and "first_failure" in policy:
@@ -277,6 +280,7 @@ def _counted(policy: PolicyFigures) -> str:
     """``100, 5 failed``: the episodes of a policy, and what is missing of them."""
     counts = {
         "failed": policy["failed"],
+        "broken": policy.get("broken", 0),
         "ungraded": policy["ungraded"],
         "truncated": policy["truncated"],
     }

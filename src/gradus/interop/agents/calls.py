@@ -24,7 +24,7 @@ from gradus.core import Asked, EnvironmentFault, Message
 from gradus.core.servers import LOOPBACK
 from gradus.interop.servers import listen, server_config, url
 from gradus.interop.serving.answers import ChatAnswer
-from gradus.interop.serving.endpoint import endpoint_app
+from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
 from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
 
 _HOST = "127.0.0.1"
@@ -32,7 +32,7 @@ _MOST_WAITING = 64  # calls of one episode that wait for an answer
 
 
 class AgentFault(EnvironmentFault):
-    """The agent raised, made no call, or took too long. Its episode fails, and no other."""
+    """The agent raised before it had an answer, or the endpoint refused one of its calls. Its episode fails, and no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,16 @@ class PendingCall:
         """Answer it no more: its client has left."""
         self.answer.cancel()
 
-    def settle(self, answer: ChatAnswer | ApiError) -> None:
-        """Give the answer or an error, unless there is an answer already, or the client has left."""
-        with suppress(InvalidStateError):
+    def settle(self, answer: ChatAnswer | ApiError) -> bool:
+        """Give the answer or an error. False if there is an answer already, or the client has left."""
+        try:
             if isinstance(answer, ApiError):
                 self.answer.set_exception(answer)
             else:
                 self.answer.set_result(answer)
+        except InvalidStateError:
+            return False
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +83,22 @@ class Ended:
 
     result: Any = None
     fault: str | None = None
+    error: BaseException | None = None
 
 
 class Inbox:
     """Calls of one episode in the order in which they came, and the end of its agent. Any thread may put something in.
 
-    ``key``: what the agent's client must carry; random, and worth nothing once the episode is over.
+    ``key``: what the agent's client must carry; random, and worth nothing once the episode is over. ``refusals``: what the endpoint
+    could not take, a sentence each; ``overruled``: what a call asked for and the run decides.
     """
 
     def __init__(self) -> None:
         self.key = secrets.token_urlsafe(24)
+        self.refusals: list[str] = []
+        self.overruled: dict[str, Any] = {}
+        self._calls: list[PendingCall] = []
+        self._end: Ended | None = None
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[PendingCall | Ended] = asyncio.Queue()
         self._waiting = 0
@@ -114,21 +123,46 @@ class Inbox:
     async def next(self) -> PendingCall | Ended:
         """The next call whose client still waits, or the end."""
         while True:
-            event = await self._events.get()
-            if isinstance(event, Ended):
-                return event
-            self._waiting -= 1
+            while self._sort(None if self._events.empty() else self._events.get_nowait()):
+                pass
             # A client that left has no use for an answer, and sampling it would cost a turn.
-            if not event.answer.cancelled():
-                return event
+            self._calls = [call for call in self._calls if not call.answer.cancelled()]
+            if self._calls:
+                # Calls that wait together are answered in an order that their content decides, not their arrival.
+                call = min(self._calls, key=call_key)
+                self._calls.remove(call)
+                return call
+            if self._end is not None:
+                return self._end
+            self._sort(await self._events.get())
+
+    @property
+    def waiting(self) -> Sequence[PendingCall]:
+        """Calls that came and were not answered yet."""
+        while self._sort(None if self._events.empty() else self._events.get_nowait()):
+            pass
+        return self._calls
+
+    def _sort(self, event: PendingCall | Ended | None) -> bool:
+        """Put an event where it belongs; say whether there was one."""
+        if isinstance(event, Ended):
+            self._end = event
+        elif event is not None:
+            self._calls.append(event)
+            self._waiting -= 1
+        return event is not None
 
     def close(self, why: ApiError) -> None:
         """Refuse all that waits and all that comes."""
         self._closed = why
-        while not self._events.empty():
-            event = self._events.get_nowait()
-            if isinstance(event, PendingCall):
-                event.settle(why)
+        for call in self.waiting:
+            call.settle(why)
+        self._calls = []
+
+    def refuse(self, error: ApiError) -> None:
+        """Take down a refusal, unless the episode is over or the client has left."""
+        if self._closed is None and error.status != CLIENT_LEFT:
+            self.refusals.append(f"{error.param}: {error.message}" if error.param else error.message)
 
 
 class Endpoint:
@@ -137,7 +171,7 @@ class Endpoint:
     # How tokens are drawn is the run's: the trainer computes log-probs of that distribution. What is said is the policy's own.
     overruled: Collection[str] = (
         "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
-        "reasoning_effort", "verbosity", "tool_choice",
+        "reasoning_effort", "verbosity",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -166,15 +200,29 @@ class Endpoint:
         """The policy as a model; any other name is right too."""
         return {"id": "policy", "created": 0, "owned_by": "gradus"}
 
+    def refused(self, key: str, error: ApiError) -> None:
+        """Let the episode know what was refused."""
+        if key in self._inboxes:
+            self._inboxes[key].refuse(error)
+
     def ask(self, key: str, request: ChatRequest) -> Sequence[PendingCall]:
         """Put a call for each choice into the episode's inbox."""
         self.admit(key)  # the episode may have ended while the request was read
+        self._inboxes[key].overruled |= request.ignored
         # What cannot be read is refused here, before it is a turn of the episode.
         tools = request.offered
         check_tools(tools)
-        messages = tuple(read_messages(request.messages))
-        terms = Asked(tools=tuple(tools), stop=tuple(request.stops), max_tokens=request.budget, seed=request.seed)
-        calls = [PendingCall(messages=messages, asked=terms) for _ in range(request.n or 1)]
+        messages, prefill = read_messages(request.conversation)
+        terms = Asked(
+            tools=tuple(tools),
+            choice=request.forced,
+            stop=tuple(request.stops),
+            max_tokens=request.budget,
+            seed=request.seed,
+            prefill=prefill,
+            spelled=bool(request.logprobs),
+        )
+        calls = [PendingCall(messages=tuple(messages), asked=terms) for _ in range(request.n or 1)]
         for call in calls:
             self._inboxes[key].put_call(call)
         return calls
@@ -190,8 +238,20 @@ def endpoint() -> Endpoint:
     return _endpoint_of(os.getpid())
 
 
-def message_key(message: Message) -> tuple[Any, ...]:
-    """Returns what two equal messages share, however a client wrote them: role, text, calls and what they answer."""
+def conversation_key(asked: Asked, messages: Sequence[Message]) -> tuple[Any, ...]:
+    """Returns what two equal conversations with equal tools share, however their client wrote them: roles, texts and calls.
+
+    Ids of calls say nothing, for clients rewrite them: a call and its result are known by their places.
+    """
+    return json.dumps(list(asked.tools), sort_keys=True), *map(_message_key, messages)
+
+
+def _message_key(message: Message) -> tuple[Any, ...]:
     # Clients write the same arguments with other spaces and in another order.
-    calls = [(call.name, json.dumps(dict(call.arguments), sort_keys=True), call.id) for call in message.calls]
-    return message.role, message.content, tuple(calls), message.call_id
+    calls = [(call.name, json.dumps(dict(call.arguments), sort_keys=True)) for call in message.calls]
+    return message.role, message.content.strip(), tuple(calls)
+
+
+def call_key(call: PendingCall) -> str:
+    """Returns the content of a call as text."""
+    return repr((conversation_key(call.asked, call.messages), call.asked))

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from gradus.core import Action, Asked, Message, Observation, StopReason, Usage
+from gradus.core import Action, Asked, Message, Observation, StopReason, ToolCall, Usage
 from gradus.core.calls import read_message
+from gradus.core.errors import ModelFault
 from gradus.core.values import Json, plain
 from gradus.interop.agents.calls import (
     AgentFault,
@@ -30,8 +31,8 @@ from gradus.interop.agents.calls import (
     Ended,
     Inbox,
     PendingCall,
+    conversation_key,
     endpoint,
-    message_key,
 )
 from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.requests import ApiError
@@ -49,6 +50,14 @@ class AgentCommand:
     """
 
     line: str
+
+
+class CommandError(Exception):
+    """A command ended with another code than 0."""
+
+    def __init__(self, code: int, last_line: str) -> None:
+        super().__init__(f"the command ended with code {code}: {last_line}")
+        self.code = code
 
 
 Agent = Callable[[Json, Any], Any] | AgentCommand
@@ -124,7 +133,7 @@ class RunningAgent:
         if self._process.returncode:
             # The last line of a traceback names the error.
             last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise RuntimeError(f"the command ended with code {self._process.returncode}: {' '.join(last)[:500]}")
+            raise CommandError(self._process.returncode, " ".join(last)[:500])
         text = out[:_OUTPUT].decode("utf-8", "replace").strip()
         try:
             return json.loads(text)
@@ -133,7 +142,7 @@ class RunningAgent:
 
 
 def _fault(error: BaseException) -> Ended:
-    return Ended(fault=f"the agent raised {type(error).__name__}: {error}"[:2000])
+    return Ended(fault=f"the agent raised {type(error).__name__}: {error}"[:2000], error=error)
 
 
 @cache
@@ -147,20 +156,24 @@ def _loop() -> asyncio.AbstractEventLoop:
 class AgentEnvironment:
     """Runs an agent on one task at a time.
 
-    ``rows``: seed and options of reset -> the task as the agent gets it, and the columns as reward functions get them.
+    ``rows``: seed and options of reset -> the task as the agent gets it, and the columns as reward functions get them. ``missing``:
+    exceptions and exit codes of the agent that are no fault of the model.
     """
 
-    def __init__(self, agent: Agent, rows: Rows, limits: AgentLimits) -> None:
-        self._agent, self._rows, self._limits = agent, rows, limits
+    def __init__(self, agent: Agent, rows: Rows, limits: AgentLimits, missing: Sequence[Any] = ()) -> None:
+        self._agent, self._rows, self._limits, self._missing = agent, rows, limits, missing
         self.system_prompt, self.tools = "", ()
         self._columns: Json = {}
+        self._task: Json = {}
         self._begin()
 
     def _begin(self) -> None:
         self._inbox: Inbox | None = None
         self._running: RunningAgent | None = None
         self._call: PendingCall | None = None
-        self._answered: dict[tuple[Any, ...], int] = {}  # tools and conversation up to an answer -> its turn
+        # Tools and conversation up to an answer -> its turn, and the ids of its calls.
+        self._answered: dict[tuple[Any, ...], tuple[int, Sequence[str]]] = {}
+        self._parallel = False
         self._turns = self._tokens = 0
         self._result: Any = None
         self._limit: str | None = None
@@ -175,6 +188,7 @@ class AgentEnvironment:
         self.close()
         self._begin()
         task, self._columns = self._rows(seed or 0, options)
+        self._task = task
         self._inbox = Inbox()
         self._running = RunningAgent(self._agent, task, endpoint().open(self._inbox), self._inbox)
         observation = await self._next(self._inbox)
@@ -192,19 +206,25 @@ class AgentEnvironment:
         action = Action(text=action) if isinstance(action, str) else action
         # From here on nothing waits: a second step without a new call is a fault.
         call, self._call = self._call, None
-        answer = _answer(action, call, self._turns)
-        if not action.at_stop:  # else the agent's text lacks what the policy said
-            self._answered[_conversation(call, [*call.messages, answer.message])] = self._turns
+        answer, calls = _answer(action, call, self._turns)
+        self._parallel = bool(self._inbox.waiting)
+        is_delivered = call.settle(answer)
+        # Else the agent's text lacks what the policy said.
+        if is_delivered and not action.at_stop:
+            message = replace(answer.message, content=call.asked.prefill + answer.message.content)
+            key = conversation_key(call.asked, [*call.messages, message])
+            self._answered[key] = self._turns, [one.id for one in calls]
         self._turns += 1
         self._tokens += action.usage.completion_tokens if action.usage else 0
-        call.settle(answer)
         observation = await self._next(self._inbox)
-        return replace(observation, action_calls=answer.message.calls)
+        return replace(observation, action_calls=calls, undelivered=not is_delivered)
 
     def outcome(self) -> Json:
         """Returns what the agent returned, the limit that cut it, and the columns for reward functions."""
-        columns = {**self._columns, "result": self._result}
-        return {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}
+        columns = {"task": self._task, **self._columns, "result": self._result}
+        overruled = {} if self._inbox is None else _plain(self._inbox.overruled)
+        outcome = {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}
+        return {**outcome, "overruled": overruled} if overruled else outcome
 
     def close(self) -> None:
         """End the agent; its key is worth nothing from here on."""
@@ -228,19 +248,28 @@ class AgentEnvironment:
 
     async def _after(self, event: PendingCall | Ended, inbox: Inbox) -> Observation:
         if isinstance(event, Ended):
-            if event.fault is not None:
-                raise AgentFault(event.fault)
+            if event.fault is not None or inbox.refusals:
+                raise self._fault(event, inbox)
             self._result = _plain(event.result)
             return Observation(text="", terminated=True)
         # Looked at before a call is shown, so that the policy never answers beyond the limit.
         self._limit = self._exceeded()
         if self._limit is not None:
-            await self._cut(
-                inbox, event, ApiError(f"this episode may use {self._limit}, and that is spent", status=429)
-            )
+            why = ApiError(f"this episode may use {self._limit}, and that is spent", status=429)
+            await self._cut(inbox, event, why)
             return Observation(text="", truncated=True)
         self._call = event
         return self._observation(event)
+
+    def _fault(self, event: Ended, inbox: Inbox) -> Exception:
+        """The model's fault, if the agent raised behind an answer. A refusal is the world's, also if the agent went on without."""
+        if inbox.refusals:
+            end = event.fault or "the agent swallowed it"
+            return AgentFault(f"the endpoint refused {inbox.refusals[0]} ({end})")
+        assert event.fault is not None
+        code = event.error.code if isinstance(event.error, CommandError) else None
+        is_worlds = isinstance(event.error, _missing_types(self._missing)) or code in self._missing
+        return AgentFault(event.fault) if is_worlds or not self._turns else ModelFault(event.fault)
 
     async def _cut(self, inbox: Inbox, call: PendingCall, why: ApiError) -> None:
         """Refuse a call and all that follow. The agent may still return something, if it does so at once."""
@@ -270,30 +299,39 @@ class AgentEnvironment:
         if self._turns == 0:
             self.system_prompt = messages[0].content if messages[0].role == "system" else ""
             self.tools = call.asked.tools
-        turn, shared = self._parent(call)
+        turn, shared, ids = self._parent(call)
+        messages = (*messages[:shared], *_with_ids(messages[shared:], messages[:shared], ids))
+        terms = replace(call.asked, parallel=self._parallel)
         # Only what follows the last answer extends its tokens; all else is sent as a whole conversation.
         goes_on = turn is not None and turn == self._turns - 1
         if goes_on and all(message.role != "assistant" for message in messages[shared:]):
-            return _observed(messages[shared:], call.asked)
+            return _observed(messages[shared:], terms)
         # The rollout adds the system prompt itself.
         if messages[0].role == "system" and messages[0].content == self.system_prompt:
             messages, shared = messages[1:], max(0, shared - 1)
-        asked = replace(call.asked, after=turn, known=shared)
-        return replace(_observed(messages, asked), restart=True)
+        return replace(_observed(messages, replace(terms, after=turn, known=shared)), restart=True)
 
-    def _parent(self, call: PendingCall) -> tuple[int | None, int]:
-        """The turn that the messages begin with, the longest one, and how many messages that is."""
-        key = _conversation(call, call.messages)
+    def _parent(self, call: PendingCall) -> tuple[int | None, int, Sequence[str]]:
+        """The turn that the messages begin with, the longest one, how many messages that is, and the ids of the turn's calls."""
+        key = conversation_key(call.asked, call.messages)
         for count in range(len(call.messages) - 1, 1, -1):
             turn = self._answered.get(key[: count + 1])  # the key begins with the tools
             if turn is not None:
-                return turn, count
-        return None, 0
+                return turn[0], count, turn[1]
+        return None, 0, ()
 
 
-def _conversation(call: PendingCall, messages: Sequence[Message]) -> tuple[Any, ...]:
-    """Returns what two equal conversations with equal tools share."""
-    return json.dumps(list(call.asked.tools), sort_keys=True), *map(message_key, messages)
+def _with_ids(results: Sequence[Message], before: Sequence[Message], ids: Sequence[str]) -> list[Message]:
+    """Returns the messages behind an answer; results of its calls get the ids that the model's own calls have."""
+    places = {call.id: place for place, call in enumerate(before[-1].calls)} if before else {}
+    return [replace(one, call_id=ids[places[one.call_id]]) if one.call_id in places else one for one in results]
+
+
+def _missing_types(missing: Sequence[Any]) -> tuple[type[BaseException], ...]:
+    """The exceptions among types and exit codes; those of the client itself are always the world's."""
+    import openai
+
+    return (openai.APIError, *(kind for kind in missing if isinstance(kind, type)))
 
 
 def _observed(messages: tuple[Message, ...], asked: Asked) -> Observation:
@@ -303,16 +341,26 @@ def _observed(messages: tuple[Message, ...], asked: Asked) -> Observation:
     return Observation(text=text, messages=() if plain_text else messages, asked=asked)
 
 
-def _answer(action: Action, call: PendingCall, turn: int) -> ChatAnswer:
-    """An answer as the client gets it."""
+def _answer(action: Action, call: PendingCall, turn: int) -> tuple[ChatAnswer, tuple[ToolCall, ...]]:
+    """An answer as the client gets it, and its calls with the ids that the model sees."""
     tools = call.asked.tools
-    return answer_of(
+    message = action.message or (read_message(action.text, tools=tools) if tools else None)
+    answer = answer_of(
         action.text,
-        action.message or (read_message(action.text, tools=tools) if tools else None),
+        message,
         cut=action.stop is StopReason.TOKEN_LIMIT,
         usage=action.usage or Usage(),
-        call_id=lambda place: f"c{turn:04d}{place:04d}",  # of nine letters and digits: some templates take no other
+        call_id=lambda place: f"call_{turn:04d}{place:04d}",
+        tokens=_spelled(action),
     )
+    # Some templates take no ids but of nine letters and digits.
+    written = enumerate(message.calls if message is not None and answer.message.calls else ())
+    return answer, tuple(replace(one, id=one.id or f"c{turn:04d}{place:04d}") for place, one in written)
+
+
+def _spelled(action: Action) -> Sequence[tuple[str, float]]:
+    """The text and the log-prob of each token, if the client asked for them."""
+    return list(zip(action.spelled, action.tokens.logprobs, strict=True)) if action.spelled and action.tokens else ()
 
 
 def _plain(result: Any) -> Any:

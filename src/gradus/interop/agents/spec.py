@@ -39,13 +39,16 @@ def agent_spec(
     name: str = "agent",
     limits: AgentLimits | None = None,
     teacher: Policy | None = None,
+    missing: Sequence[type[BaseException] | int] = (ConnectionError,),
+    vocabulary: Sequence[str] = (),
 ) -> EnvironmentSpec:
     """Make the environment of an agent.
 
     ``tasks``: a list of rows, or an environment whose tasks the agent takes. The agent gets a row without the column of the right answer;
     of an environment without rows it gets ``seed`` and the options of its reset. ``rewards``: functions in TRL's signature, which get the
-    row's columns, ``result`` (what the agent returned) and ``conversation`` (what was said); or one :class:`~gradus.core.Grader`, which may give terms
-    for each call. ``teacher``: a policy that answers the agent's calls, for SFT.
+    row's columns, ``task`` (what the agent got), ``result`` (what it returned) and ``conversation`` (what was said); or one :class:`~gradus.core.Grader`, which may give terms
+    for each call. ``teacher``: a policy that answers the agent's calls, for SFT. ``missing``: exceptions of the agent, and exit codes of a
+    command, that are no fault of the model: such an episode is left out. ``vocabulary``: texts whose words a nano model knows.
 
     Raises ConfigError if the agent cannot be called with a task and a client, or without tasks.
     """
@@ -58,7 +61,7 @@ def agent_spec(
     grader = _grader(rewards)
 
     def make() -> Environment:  # its steps are coroutines, which the rollout waits for
-        return cast(Environment, AgentEnvironment(agent, _tasks_of(base), limits))
+        return cast(Environment, AgentEnvironment(agent, _tasks_of(base), limits, missing))
 
     def train_task(index: int) -> Task:
         return replace(base.train_task(index), environment=name)
@@ -81,7 +84,7 @@ def agent_spec(
         max_sessions=limits.episodes,
         foreign=True,
         # Answers come when all episodes wait for one, so that rounding does not depend on who came first.
-        stepping=Stepping(episode_seconds=limits.seconds, rounds=True),
+        stepping=Stepping(episode_seconds=limits.seconds, rounds=True, by_content=True),
         policies={"teacher": taught} if teacher else {},
         teacher="teacher" if teacher else None,
         true_reward=graded,

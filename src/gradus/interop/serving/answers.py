@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,14 +13,21 @@ from gradus.core import Message, ToolCall, Usage
 from gradus.core.values import Json
 from gradus.interop.serving.requests import ChatRequest
 
+LEAST = -9999.0  # JSON knows no infinity
+_PIECE = re.compile(r"\s*\S+\s*|\s+")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChatAnswer:
-    """A whole answer: the message as the client gets it, why it ended, and the tokens it took."""
+    """A whole answer: the message as the client gets it, why it ended, and the tokens it took.
+
+    ``tokens``: text and log-prob of each one, if the client asked for them.
+    """
 
     message: Message
     finish: str
     usage: Usage
+    tokens: Sequence[tuple[str, float]] = ()
 
 
 class Choice(Protocol):
@@ -51,20 +59,26 @@ async def _whole_answer(choice: Choice) -> ChatAnswer:
 
 
 def answer_of(
-    text: str, message: Message | None, *, cut: bool, usage: Usage, call_id: Callable[[int], str]
+    text: str,
+    message: Message | None,
+    *,
+    cut: bool,
+    usage: Usage,
+    call_id: Callable[[int], str],
+    tokens: Sequence[tuple[str, float]] = (),
 ) -> ChatAnswer:
     """The answer that a text is. ``message``: with the calls that were read in it; calls that cannot be read are text.
 
-    ``cut``: the text has no end. ``call_id``: gives the id of a call at its place, if the model wrote none.
+    ``cut``: the text has no end. ``call_id``: gives the id of a call at its place.
     """
     # A call that cannot be read is shown as text: a client could not carry it out.
     readable = message is not None and not any(call.fault for call in message.calls)
     if message is None or not message.calls or not readable:
         plain = Message(role="assistant", content=text)
-        return ChatAnswer(message=plain, finish="length" if cut else "stop", usage=usage)
-    calls = [replace(call, id=call.id or call_id(place)) for place, call in enumerate(message.calls)]
+        return ChatAnswer(message=plain, finish="length" if cut else "stop", usage=usage, tokens=tokens)
+    calls = [replace(call, id=call_id(place)) for place, call in enumerate(message.calls)]
     spoken = Message(role="assistant", content=message.content.strip(), calls=tuple(calls))
-    return ChatAnswer(message=spoken, finish="length" if cut else "tool_calls", usage=usage)
+    return ChatAnswer(message=spoken, finish="length" if cut else "tool_calls", usage=usage, tokens=tokens)
 
 
 def _content(message: Message) -> dict[str, Any]:
@@ -89,7 +103,7 @@ def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
         {
             "index": index,
             "finish_reason": answer.finish,
-            "logprobs": None,
+            "logprobs": _logprobs(answer),
             "message": {"role": "assistant", "refusal": None, **_content(answer.message)},
         }
         for index, answer in enumerate(answers)
@@ -103,20 +117,20 @@ async def chat_events(head: Json, request: ChatRequest, choices: Sequence[Choice
     answers: list[ChatAnswer] = []
     try:
         for index, choice in enumerate(choices):
-            role, sent = {"role": "assistant"}, 0
-            async for part in choice.parts():
-                finish, delta = None, {"content": part}
+            role = {"role": "assistant"}
+            async for part in pieces(choice):
                 if isinstance(part, ChatAnswer):
                     answers.append(part)
-                    finish, delta = part.finish, _content(part.message)
-                    # What was sent in pieces is not sent again.
-                    delta["content"] = part.message.content[sent:]
+                    deltas = [*_call_deltas(part.message), {}]
                 else:
-                    sent += len(part)
-                yield event(
-                    {**head, "choices": [{"index": index, "delta": {**role, **delta}, "finish_reason": finish}]}
-                )
-                role = {}
+                    deltas = [{"content": part}]
+                for delta in deltas:
+                    finish = part.finish if isinstance(part, ChatAnswer) and not delta else None
+                    chunk = {"index": index, "delta": {**role, **delta}, "finish_reason": finish}
+                    if finish and isinstance(part, ChatAnswer):
+                        chunk["logprobs"] = _logprobs(part)
+                    yield event({**head, "choices": [chunk]})
+                    role = {}
         if (request.stream_options or {}).get("include_usage"):
             yield event({**head, "choices": [], "usage": usage_of(answers)})
         yield "data: [DONE]\n\n"
@@ -125,9 +139,46 @@ async def chat_events(head: Json, request: ChatRequest, choices: Sequence[Choice
             choice.leave()
 
 
-def event(body: Json) -> str:
+async def pieces(choice: Choice) -> AsyncIterator[str | ChatAnswer]:
+    """Texts as they come, what is still to be said in pieces, then the whole answer. What was sent is not sent again."""
+    sent = 0
+    async for part in choice.parts():
+        if isinstance(part, ChatAnswer):
+            for piece in in_pieces(part.message.content[sent:]):
+                yield piece
+        else:
+            sent += len(part)
+        yield part
+
+
+def _call_deltas(message: Message) -> Iterator[dict[str, Any]]:
+    """Each call's name, then its arguments in pieces."""
+    for place, call in enumerate(message.calls):
+        function = {"name": call.name, "arguments": ""}
+        yield {"tool_calls": [{"index": place, "id": call.id, "type": "function", "function": function}]}
+        for piece in in_pieces(arguments_text(call)):
+            yield {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
+
+
+def _logprobs(answer: ChatAnswer) -> dict[str, Any] | None:
+    if not answer.tokens:
+        return None
+    content = [
+        {"token": token, "logprob": max(logprob, LEAST), "bytes": list(token.encode()), "top_logprobs": []}
+        for token, logprob in answer.tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def in_pieces(text: str) -> list[str]:
+    """Returns a text in the pieces that a stream sends: words with the space behind them."""
+    return _PIECE.findall(text)
+
+
+def event(body: Json, *, name: str = "") -> str:
     """One server-sent event."""
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(body, ensure_ascii=False)}\n\n"
 
 
 def arguments_text(call: ToolCall) -> str:

@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
 from gradus.core.servers import LOOPBACK
 from gradus.interop.servers import serve_until_stopped, server_config
-from gradus.interop.serving.answers import usage_of, whole_answers
+from gradus.interop.serving.answers import LEAST, usage_of, whole_answers
 from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json
 from gradus.interop.serving.generation import ContinuousBatch, Generation
 from gradus.interop.serving.requests import (
@@ -39,14 +39,13 @@ from gradus.interop.serving.requests import (
     parse_body,
     validated,
 )
-from gradus.interop.serving.text import LocalChoice, check_length, conversation_ids
+from gradus.interop.serving.text import LocalChoice, call_opening, check_length, conversation_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
 _MOST_CONNECTIONS = 1024
 _MOST_WAITING = 4096  # requests that wait for a row; more are refused until some are done
-_LEAST = -9999.0  # JSON knows no infinity
 _SMALLEST_TEMPERATURE = 1e-5  # logits that are divided by less may become infinite
 
 
@@ -123,6 +122,9 @@ class _LocalBackend:
         if self._token is not None and not hmac.compare_digest(key.encode(), self._token.encode()):
             raise ApiError("this server wants its token, as in Authorization: Bearer TOKEN", status=401)
 
+    def refused(self, key: str, error: ApiError) -> None:
+        """The client is told, and nobody else needs to know."""
+
     def card(self) -> Mapping[str, Any]:
         card = {"id": self._name, "created": self._created, "owned_by": "gradus"}
         return {**card, "root": self._loaded.path, "max_model_len": self._loaded.context}
@@ -130,9 +132,11 @@ class _LocalBackend:
     def ask(self, key: str, request: ChatRequest) -> Sequence[LocalChoice]:
         self._check_model(request.model)
         tools = request.offered
-        prompt = conversation_ids(self._loaded, request.messages, tools)
+        opening = call_opening(self._loaded, tools, request.forced)
+        prompt = conversation_ids(self._loaded, request.conversation, tools, opening=opening)
+        spelled = bool(request.logprobs)
         choices = [
-            LocalChoice(self._loaded, generation, stops=request.stops, tools=tools)
+            LocalChoice(self._loaded, generation, stops=request.stops, tools=tools, opening=opening, spelled=spelled)
             for generation in self._generations(request, prompt, request.n or 1, "messages")
         ]
         for choice in choices:
@@ -164,7 +168,7 @@ class _LocalBackend:
         reply, spell = choice.text, self._loaded.tokenizer.decode
         logprobs = {
             "tokens": [spell([token.id]) for token in reply.tokens],
-            "token_logprobs": [max(token.logprob, _LEAST) for token in reply.tokens],
+            "token_logprobs": [max(token.logprob, LEAST) for token in reply.tokens],
             "top_logprobs": None,
             "text_offset": [],
         }

@@ -1,15 +1,16 @@
-"""The OpenAI-compatible endpoint: chat completions, streaming or not, and responses, a table of routes.
+"""The endpoint in three dialects, streaming or not: OpenAI's chat completions and responses, and Anthropic's messages.
 
 What answers is a :class:`Backend`: the model of ``gradus serve``, or the episodes of agents.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -19,11 +20,16 @@ from starlette.routing import Route
 
 from gradus.core.values import Json
 from gradus.interop.servers import Guard
-from gradus.interop.serving.answers import Choice, chat_events, chat_reply, event, whole_answers
+from gradus.interop.serving import messages, responses
+from gradus.interop.serving.answers import ChatAnswer, Choice, chat_events, chat_reply, event, whole_answers
 from gradus.interop.serving.requests import ApiError, ChatRequest, parse_chat
-from gradus.interop.serving.responses import chat_body, response_reply
 
+T = TypeVar("T")
+CLIENT_LEFT = 499  # a status that nobody sees, as other servers have it
 Handler = Callable[[Request], Awaitable[Response]]
+_Read = Callable[[Json], Json]
+_Events = Callable[[int, ChatRequest, Choice], AsyncIterator[str]]
+_Reply = Callable[[int, ChatRequest, ChatAnswer], dict[str, Any]]
 
 
 class Backend(Protocol):
@@ -37,6 +43,10 @@ class Backend(Protocol):
 
     def card(self) -> Json:
         """The one model, as /v1/models shows it."""
+        ...
+
+    def refused(self, key: str, error: ApiError) -> None:
+        """Take note that a request with this key was refused."""
         ...
 
     def ask(self, key: str, request: ChatRequest) -> Sequence[Choice]:
@@ -54,7 +64,12 @@ def endpoint_app(
     """The application. ``hosts``: names that Host and Origin may have, None for any. ``more``: further POST routes, which ask for the
     key as all do but ``/health``."""
     chats = _Chats(backend)
-    posts = {"/v1/chat/completions": chats.chat, "/v1/responses": chats.respond, **(more or {})}
+    posts = {
+        "/v1/chat/completions": chats.chat,
+        "/v1/responses": chats.respond,
+        "/v1/messages": chats.message,
+        **(more or {}),
+    }
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -83,20 +98,46 @@ class _Chats:
         request, choices = self._begin(http, await read_json(http))
         head = {"id": f"chatcmpl-{next(self._numbers)}", "created": int(time.time()), "model": request.model}
         if request.stream:
-            events = chat_events(head, request, choices)
-            first = await anext(events)  # what goes wrong before it has a status of its own
-            return StreamingResponse(_with_errors(first, events), media_type="text/event-stream")
-        return JSONResponse(chat_reply(head, await whole_answers(choices)))
+            return await _stream(chat_events(head, request, choices))
+        answers = await while_client_waits(http, whole_answers(choices))
+        return JSONResponse(chat_reply(head, answers))
 
     async def respond(self, http: Request) -> Response:
-        request, choices = self._begin(http, chat_body(await read_json(http)))
-        (answer,) = await whole_answers(choices)
-        return JSONResponse(response_reply(next(self._numbers), request, answer))
+        return await self._one(http, responses.chat_body, responses.response_events, responses.response_reply)
+
+    async def message(self, http: Request) -> Response:
+        return await self._one(http, messages.chat_body, messages.message_events, messages.message_reply)
+
+    async def _one(self, http: Request, chat_body: _Read, events: _Events, reply: _Reply) -> Response:
+        """One answer in another dialect."""
+        request, (choice,) = self._begin(http, chat_body(await read_json(http)))
+        number = next(self._numbers)
+        if request.stream:
+            return await _stream(events(number, request, choice))
+        (answer,) = await while_client_waits(http, whole_answers([choice]))
+        return JSONResponse(reply(number, request, answer))
 
     def _begin(self, http: Request, body: Json) -> tuple[ChatRequest, Sequence[Choice]]:
         request = parse_chat(body, self._backend.overruled)
         choices = self._backend.ask(_key_of(http), request)
         return request.model_copy(update={"model": request.model or self._backend.card()["id"]}), choices
+
+
+async def _stream(events: AsyncIterator[str]) -> Response:
+    first = await anext(events)  # what goes wrong before it has a status of its own
+    return StreamingResponse(_with_errors(first, events), media_type="text/event-stream")
+
+
+async def while_client_waits(http: Request, work: Awaitable[T]) -> T:
+    """Return what comes of the work. Raises ApiError, and ends it, if the client leaves before."""
+    answer = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(http.receive())  # behind the body comes nothing but the end of the connection
+    await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
+    if not answer.done():
+        answer.cancel()
+        raise ApiError("the client has left", status=CLIENT_LEFT)
+    return await answer
 
 
 async def _with_errors(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -121,8 +162,8 @@ async def read_json(http: Request) -> Json:
 
 
 def _key_of(http: Request) -> str:
-    """The key that a client sent."""
-    return http.headers.get("authorization", "").removeprefix("Bearer ")
+    """The key that a client sent, in OpenAI's or in Anthropic's header."""
+    return http.headers.get("authorization", "").removeprefix("Bearer ") or http.headers.get("x-api-key", "")
 
 
 def _guarded(backend: Backend, handle: Handler) -> Handler:
@@ -134,7 +175,10 @@ def _guarded(backend: Backend, handle: Handler) -> Handler:
             return await handle(http)
         except Exception as error:
             refusal = _api_error(error)
-            return JSONResponse(refusal.body(), status_code=refusal.status)
+            backend.refused(_key_of(http), refusal)
+            is_anthropic = http.url.path.endswith("/messages")
+            body = messages.error_body(refusal) if is_anthropic else refusal.body()
+            return JSONResponse(body, status_code=refusal.status)
 
     return answer
 

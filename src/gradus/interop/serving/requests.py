@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,12 +29,10 @@ _NEUTRAL: dict[str, Any] = {
     "n": 1,
     "best_of": 1,
     "function_call": "none",
-    "response_format": {"type": "text"},
     "modalities": ["text"],
     "add_generation_prompt": True,
     "parallel_tool_calls": True,
 }
-_NO_CHOICE = {"tool_choice": ("auto", "none")}  # values of an overruled parameter that ask for nothing
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
@@ -76,46 +76,108 @@ class RequestBody(BaseModel):
         return [text for text in texts if text]
 
 
+class _NamedFunction(BaseModel):
+    name: str
+
+
+class _ChosenTool(BaseModel):
+    type: Literal["function"]
+    function: _NamedFunction
+
+
+class _Schema(BaseModel):
+    schema_: dict[str, Any] = Field(default={}, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """The form that an answer should have: ``text``, ``json_object``, or ``json_schema`` with the schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _Schema = _Schema()
+
+    @property
+    def instruction(self) -> str:
+        """What the prompt says about it."""
+        if self.type == "json_object":
+            return "Answer with one JSON object and nothing else."
+        schema = json.dumps(self.json_schema.schema_, ensure_ascii=False)
+        return f"Answer with JSON that fits this schema, and with nothing else:\n{schema}"
+
+
 class ChatRequest(RequestBody):
-    """``POST /v1/chat/completions``."""
+    """``POST /v1/chat/completions``. ``ignored``: what the client asked for and the server decides."""
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_MESSAGES)
     n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | _ChosenTool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=0)
+    ignored: dict[str, Any] = {}
+
+    @property
+    def forced(self) -> str:
+        """The tool that must be called, ``required`` for any, or an empty text."""
+        if isinstance(self.tool_choice, _ChosenTool):
+            return self.tool_choice.function.name
+        return "required" if self.tool_choice == "required" else ""
 
     @property
     def offered(self) -> list[dict[str, Any]]:
-        """The tools that the model may call."""
-        return [] if self.tool_choice == "none" else self.tools or []
+        """The tools that the model may call. Raises ApiError if one must be called that is not among them."""
+        tools = [] if self.tool_choice == "none" else self.tools or []
+        names = [tool.get("function", {}).get("name") for tool in tools]
+        if self.forced and self.forced not in (*names, *["required"] * len(names)):
+            raise ApiError(f"tool_choice: there is no tool {self.forced!r} among {names}", param="tool_choice")
+        return tools
+
+    @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """The messages. The system message says which form the answer should have."""
+        if self.response_format is None or self.response_format.type == "text":
+            return self.messages
+        first, instruction = self.messages[0], self.response_format.instruction
+        if first.get("role") not in ("system", "developer"):
+            return [{"role": "system", "content": instruction}, *self.messages]
+        parts = [{"type": "text", "text": f"\n\n{instruction}"}]
+        content = first.get("content")
+        before = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return [{**first, "content": [*(before or ()), *parts]}, *self.messages[1:]]
 
 
 class CompletionRequest(RequestBody):
-    """``POST /v1/completions``. A prompt is a text or a list of token ids. ``logprobs`` 0 asks for those of the sampled tokens."""
+    """``POST /v1/completions``. A prompt is a text or a list of token ids; a list of prompts has an answer for each.
 
-    prompt: str | list[int]
-    logprobs: int | None = Field(default=None, ge=0, le=0)
+    ``echo``: the prompt is part of the answer, its log-probs too. ``logprobs`` asks for those of the tokens and, from 1 on, for the
+    likeliest token at each place. ``max_tokens`` may be 0 with ``echo``.
+    """
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    budget: int | None = Field(
+        default=None, ge=0, le=_MOST_TOKENS, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=1)
     return_token_ids: bool | None = None  # vLLM's
 
 
 def parse_chat(body: Json, overruled: Collection[str]) -> ChatRequest:
     """The request for a chat. ``overruled``: parameters that the server decides whatever a client says, which it is told once."""
     # The body without what the run decides.
-    ours: dict[str, Any] = {}
-    for name, value in body.items():
-        if name not in overruled or value in (None, *_NO_CHOICE.get(name, ())):
-            ours[name] = value
-        else:
-            _tell_overruled(name, str(value)[:40])
-    return parse_body(ChatRequest, ours)
+    ignored = {name: value for name, value in body.items() if name in overruled and value is not None}
+    for name in ignored:
+        _tell_overruled(name)
+    ours = {name: value for name, value in body.items() if name not in ignored}
+    return parse_body(ChatRequest, {**ours, "ignored": ignored})
 
 
 @cache
-def _tell_overruled(name: str, value: str) -> None:
+def _tell_overruled(name: str) -> None:
     if not quiet():
-        print(f"the agent asks for {name} = {value}; the run's own setting holds", file=sys.stderr)
+        print(f"the agent asks for a {name} of its own; the run's setting holds", file=sys.stderr)
 
 
 def parse_body(kind: type[T], body: Json) -> T:
@@ -193,25 +255,35 @@ def check_tools(tools: Sequence[Json]) -> None:
     validated(list[_OfferedTool], tools, "tools")
 
 
-def read_messages(messages: Sequence[Json]) -> list[Message]:
-    """Messages of the protocol as ours. Raises ApiError for what cannot be one, and for a conversation that ends with the assistant."""
+def read_messages(messages: Sequence[Json]) -> tuple[list[Message], str]:
+    """Returns the messages of the protocol as ours, and the beginning of the answer, if the last one is that.
+
+    Calls get ids by their places, for a client may write any. Raises ApiError for what cannot be a message.
+    """
     chat = validated(list[_ChatMessage], messages, "messages")
+    prefill = ""
+    if chat[-1].role == "assistant" and not chat[-1].calls and len(chat) > 1:
+        prefill = chat.pop().text
     if chat[-1].role not in ("user", "tool"):
-        raise ApiError("messages: the last message must be the user's or a tool's", param="messages")
+        raise ApiError("messages: expected one of the user or of a tool before the answer", param="messages")
     # Results carry the id of their call alone, and templates want the name.
-    names = {call.id: call.name for message in chat for call in message.calls}
-    return [_message(message, names) for message in chat]
+    calls: dict[str, ToolCall] = {}
+    for number, message in enumerate(chat):
+        for place, call in enumerate(message.calls):
+            calls[call.id] = replace(call, id=f"c{number:04d}{place:04d}")
+    return [_message(message, calls) for message in chat], prefill
 
 
-def _message(message: _ChatMessage, names: Mapping[str, str]) -> Message:
-    """A message of the protocol. ``names``: of the tools, by the ids of calls."""
+def _message(message: _ChatMessage, calls: Mapping[str, ToolCall]) -> Message:
+    """A message of the protocol. ``calls``: by the ids that the client wrote, with the ids that they get."""
     if message.role == "tool":
         call_id = message.tool_call_id
-        if call_id not in names:
+        if call_id not in calls:
             raise ApiError(f"messages: no call has the id {call_id!r} that a tool's message answers", param="messages")
-        return Message(role="tool", content=message.text, call_id=call_id, name=names[call_id])
+        call = calls[call_id]
+        return Message(role="tool", content=message.text, call_id=call.id, name=call.name)
     # Clients send null content beside calls, and nowhere else.
     if message.content is None and not message.tool_calls:
         raise ApiError(f"messages: a message of the {message.role} has no content", param="messages")
     role = "system" if message.role == "developer" else message.role
-    return Message(role=role, content=message.text, calls=message.calls)
+    return Message(role=role, content=message.text, calls=tuple(calls[call.id] for call in message.calls))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from gradus.core import Message
+from gradus.core import Message, Usage
 from gradus.core.values import Json
-from gradus.interop.serving.answers import ChatAnswer, arguments_text, usage_of
-from gradus.interop.serving.requests import ApiError, ChatRequest, validated
+from gradus.interop.serving.answers import ChatAnswer, Choice, arguments_text, event, in_pieces, pieces, usage_of
+from gradus.interop.serving.requests import ChatRequest, validated
 
 _WITHOUT_EFFECT = ("include", "truncation", "reasoning")  # they shape a response of OpenAI's own models
 
@@ -49,7 +50,7 @@ class _ResponseBody(BaseModel):
     tools: list[_FlatTool] | None = None
     max_output_tokens: Any = None
     text: _Format | None = None
-    stream: bool | None = None
+    tool_choice: Any = None
 
 
 def chat_body(body: Json) -> Json:
@@ -58,8 +59,6 @@ def chat_body(body: Json) -> Json:
     Raises ApiError for items that no message can hold.
     """
     request = validated(_ResponseBody, body)
-    if request.stream:
-        raise ApiError("responses are not streamed here; leave stream out, or use chat completions", param="stream")
     items = [_Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
     for item in items:
@@ -71,8 +70,17 @@ def chat_body(body: Json) -> Json:
         "messages": messages,
         "tools": [{"type": tool.type, "function": tool.model_extra} for tool in request.tools or ()],
         "max_tokens": request.max_output_tokens,
-        "response_format": request.text.format if request.text else None,
+        "tool_choice": _nested(request.tool_choice, "function"),
+        "response_format": _nested(request.text.format if request.text else None, "json_schema"),
     }
+
+
+def _nested(value: Any, kind: str) -> Any:
+    """Returns what stands flat in a response as chat completions nest it: the fields of ``kind`` under its name."""
+    if not isinstance(value, Mapping):
+        return value
+    fields = cast(Json, value)
+    return {"type": kind, kind: fields} if fields.get("type") == kind else fields
 
 
 def _add(messages: list[dict[str, Any]], item: _Item) -> None:
@@ -113,6 +121,63 @@ def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> dic
             "output_tokens_details": {"reasoning_tokens": 0},
         },
     }
+
+
+async def response_events(number: int, request: ChatRequest, choice: Choice) -> AsyncIterator[str]:
+    """A response in server-sent events: each item begins, comes in pieces, and ends; the last event holds the whole response."""
+    sequence = itertools.count()
+
+    def sent(kind: str, **fields: Any) -> str:
+        return event({"type": kind, "sequence_number": next(sequence), **fields}, name=kind)
+
+    nothing = ChatAnswer(message=Message(role="assistant"), finish="stop", usage=Usage())
+    begun = {**response_reply(number, request, nothing), "status": "in_progress", "output": []}
+    yield sent("response.created", response=begun)
+    try:
+        text = {"item_id": f"msg_{number}", "output_index": 0, "content_index": 0}
+        is_open = False
+        async for part in pieces(choice):
+            if isinstance(part, ChatAnswer):
+                reply = response_reply(number, request, part)
+                for index, item in enumerate(reply["output"]):
+                    if item["type"] == "message" and not is_open:
+                        yield _opening(sent, number)
+                    for kind, fields in _ends(index, item, text):
+                        yield sent(kind, **fields)
+                yield sent("response.completed" if part.finish != "length" else "response.incomplete", response=reply)
+            else:
+                if not is_open:
+                    yield _opening(sent, number)
+                is_open = True
+                yield sent("response.output_text.delta", **text, delta=part)
+    finally:
+        choice.leave()
+
+
+def _opening(sent: Callable[..., str], number: int) -> str:
+    """The events that begin a text."""
+    item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+    part = {"type": "output_text", "text": "", "annotations": []}
+    first = sent("response.output_item.added", output_index=0, item=item)
+    place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+    return first + sent("response.content_part.added", **place, part=part)
+
+
+def _ends(index: int, item: Json, text: Json) -> Iterator[tuple[str, Json]]:
+    """The events that end an item; those of a call begin it too."""
+    if item["type"] == "message":
+        (part,) = item["content"]
+        yield "response.output_text.done", {**text, "text": part["text"], "logprobs": []}
+        yield "response.content_part.done", {**text, "part": part}
+    else:
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        yield "response.output_item.added", {"output_index": index, "item": begun}
+        place = {"item_id": item["id"], "output_index": index}
+        for piece in in_pieces(item["arguments"]):
+            yield "response.function_call_arguments.delta", {**place, "delta": piece}
+        end = {**place, "name": item["name"], "arguments": item["arguments"]}
+        yield "response.function_call_arguments.done", end
+    yield "response.output_item.done", {"output_index": index, "item": item}
 
 
 def _items(number: int, message: Message) -> Iterator[dict[str, Any]]:

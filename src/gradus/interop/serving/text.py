@@ -27,18 +27,31 @@ _CHARACTERS = 8  # of a token, at most on average: text has about four
 Tools = Sequence[Json]
 
 
-def conversation_ids(loaded: LoadedModel, messages: Sequence[Json], tools: Tools = ()) -> list[int]:
+def conversation_ids(
+    loaded: LoadedModel, messages: Sequence[Json], tools: Tools = (), *, opening: str = ""
+) -> list[int]:
     """Ids of the whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
+
+    ``opening``: the beginning of a call that must come next, see :func:`call_opening`.
 
     Raises ApiError for what cannot be read or rendered.
     """
-    chat = read_messages(messages)
+    chat, prefill = read_messages(messages)
     # Tools stand in the prompt too.
     check_length(loaded, [json.dumps(tools), *(message.content for message in chat)], "messages")
     try:
-        return list(prompt_ids(_renderer(loaded, tools, chat), loaded.settings.system_prompt, chat))
+        prompt = prompt_ids(_renderer(loaded, tools, chat), loaded.settings.system_prompt, chat)
     except PolicyError as error:
         raise ApiError(f"messages: {error}", param="messages") from error
+    ids = loaded.renderer.ids
+    beginning = opening or ids.mark(prefill)
+    return [*prompt, *(ids.encode_marked(beginning) if beginning else ())]
+
+
+def call_opening(loaded: LoadedModel, tools: Tools, choice: str) -> str:
+    """Returns how the call begins that a request forces; empty if it forces none."""
+    renderer = loaded.renderer.for_tools(tools) if choice else None
+    return renderer.call_opening(choice) if isinstance(renderer, ToolRenderer) else ""
 
 
 def _renderer(loaded: LoadedModel, tools: Tools, chat: Sequence[Message]) -> Speaker:
@@ -128,8 +141,11 @@ class LocalChoice:
         *,
         stops: Sequence[str] = (),
         tools: Tools = (),
+        opening: str = "",
+        spelled: bool = False,
         chat: bool = True,
     ) -> None:
+        self._opening, self._spelled = opening, spelled
         self.generation, self._loaded, self._tools = generation, loaded, tools
         self.text = ReplyText(loaded.tokenizer, loaded.renderer if chat else None, stops)
         self._loop = asyncio.get_running_loop()
@@ -158,17 +174,15 @@ class LocalChoice:
 
     def _answer(self) -> ChatAnswer:
         text = self.text.text
+        tokens = self.text.tokens if self._spelled else ()
         return answer_of(
             text,
-            answer_message(self._loaded.renderer, self._tools, text) if self._tools else None,
+            answer_message(self._loaded.renderer, self._tools, self._opening + text) if self._tools else None,
             cut=self.text.finish == "length",
             usage=Usage(prompt_tokens=len(self.generation.prompt), completion_tokens=len(self.text.tokens)),
-            call_id=self._call_id,
+            call_id=lambda place: f"call_{child_seed(self.generation.seed, 'call', place) % 16**9:09x}",
+            tokens=[(self._loaded.tokenizer.decode([token.id]), token.logprob) for token in tokens],
         )
-
-    def _call_id(self, place: int) -> str:
-        """An id of nine letters and digits: some templates take no other."""
-        return f"{child_seed(self.generation.seed, 'call', place) % 16**9:09x}"
 
 
 def chat_loop(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import cycle
 
+import numpy as np
 from jinja2.exceptions import TemplateError
 
 from gradus.core import (
@@ -67,6 +70,7 @@ class Conversation:
         self._renderer = renderer
         self._ids: list[int] = []  # of the training sequence that the last answer stands in
         self._ends: list[_AnswerEnd] = []
+        self._shown: Counter[TokenIds] = Counter()  # how often each prompt was shown
 
     def pending(self, observation: Observation) -> PendingTurn:
         """Returns the next turn's prompt. An earlier answer of one's own is never tokenized again.
@@ -78,20 +82,30 @@ class Conversation:
         restart = observation.restart or not self._ends
         if restart:
             context = self._opening(renderer, observation)
-            prompt = context
         else:
             context = self._continuation(renderer, observation)
-            prompt = (*self._ids, *context)
+        if isinstance(renderer, ToolRenderer) and request.choice:
+            request = replace(request, prefill=renderer.call_opening(request.choice))
+            context = (*context, *renderer.chat.ids.encode_marked(request.prefill))
+        elif request.prefill:
+            ids = self._renderer.ids
+            context = (*context, *ids.encode_marked(ids.mark(request.prefill)))
+        prompt = context if restart else (*self._ids, *context)
         key = self._start.key
         if request.seed is not None:
             key = (*key, "asked", request.seed)
+        number = len(self._ends)
+        if self._start.by_content:
+            key = (*key, "prompt", blake2b(np.array(prompt, dtype=np.int64).tobytes(), digest_size=8).hexdigest())
+            number = self._shown[prompt]
+            self._shown[prompt] += 1
         return PendingTurn(
             prompt=prompt,
             context=context,
             restart=restart,
             request=request,
             key=key,
-            number=len(self._ends),
+            number=number,
         )
 
     def _continuation(self, renderer: Speaker, observation: Observation) -> TokenIds:
@@ -145,11 +159,12 @@ class Conversation:
         )
         return Action(
             text=text,
-            message=answer_message(renderer, request.tools, text),
+            message=answer_message(renderer, request.tools, request.prefill + text),
             tokens=tokens,
             usage=Usage(prompt_tokens=len(turn.prompt), completion_tokens=count),
             stop=StopReason.TOKEN_LIMIT if cut and not places else None,
             at_stop=bool(places),
+            spelled=tuple(renderer.decode([token]) for token in ids) if request.spelled else (),
         )
 
 

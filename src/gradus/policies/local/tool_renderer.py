@@ -97,6 +97,18 @@ class ToolRenderer:
         """The text of an action, stop token left out."""
         return self.chat.decode(action_ids)
 
+    def call_opening(self, choice: str) -> str:
+        """The beginning of a call, up to the tool's name; for the name of one tool, up to the arguments."""
+        name = _NAME if choice == "required" else choice
+        call = replace(_PROBE, name=name)
+        text = write_calls([call])
+        if not self.plain:
+            text, _ = self._answer(Message(role="assistant", calls=(call,)))
+        if name == _NAME:
+            return text.partition(name)[0]
+        arguments = max(text.rfind("{", 0, text.find(_KEY)), 0)
+        return text[:arguments].rstrip() or text[: text.find(name) + len(name)]
+
     def read(self, text: str) -> Message:
         """An answer with its calls, in the template's own form."""
         message = read_message(text, self.form, self.tools)

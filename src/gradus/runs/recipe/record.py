@@ -119,6 +119,11 @@ class Recipe(_Section):
         default_factory=dict,
         description="Weights of the grader's components in place of its own; `weights.compression` is Mem-alpha's beta, `weights.validity` its gamma.",
     )
+    failed_reward: float | None = Field(
+        default=None,
+        description="Reward of an episode in which the model broke its agent or environment. Left out: the floor of the grader's range, "
+        "else the least of 0 and all rewards so far.",
+    )
     seed: int = Field(default=0, description="Seed of the whole run.")
     quick: bool = Field(default=False, description="At toy size; `--quick` sets it.")
     trackers: tuple[str, ...] = Field(

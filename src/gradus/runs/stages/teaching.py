@@ -11,8 +11,9 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, StopReason
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
 from gradus.core.printing import go_around
+from gradus.core.records import FAULTS
 from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
@@ -62,7 +63,7 @@ class TeachSummary:
         for episode in episodes:
             self.episodes += 1
             reward, failure = episode.reward, None
-            if episode.stop is StopReason.FAILED:  # what a limit cut is graded, and learned from
+            if episode.stop in FAULTS:  # what a limit cut is graded, and learned from
                 self.failed += 1
                 failure = episode.failure.message if episode.failure else None
             if reward is not None and reward.value is not None:
@@ -186,7 +187,7 @@ def _kept(spec: EnvironmentSpec, path: Path, note: str, grader: Grader) -> dict[
         raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}; choose another --out")
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
-    kept = {episode.group: episode for episode in stored.episodes if episode.stop is not StopReason.FAILED}
+    kept = {episode.group: episode for episode in stored.episodes if episode.stop not in FAULTS}
     fresh = {index: episode for index, episode in kept.items() if _graded_by(episode, grader)}
     stale = {index: episode for index, episode in kept.items() if index not in fresh}
     if stale:

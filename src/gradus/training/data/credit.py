@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from math import fsum, nan
 
 import torch
@@ -123,7 +124,7 @@ def _check_tokens(samples: Sequence[TrainingSample], episodes: Episodes) -> None
     for parts, episode in zip(samples_of, episodes, strict=True):
         sampled: list[int] = []
         for turn in episode.turns:
-            sampled += turn.tokens.action_ids if turn.tokens else ()
+            sampled += turn.tokens.action_ids if turn.tokens and not turn.undelivered else ()
         turns = torch.cat([part.turns for part in parts])
         offsets = torch.cat([part.offsets for part in parts])
         ids = torch.cat([part.ids[part.positions] for part in parts])
@@ -150,7 +151,9 @@ def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
 
 
 def _is_graded(episode: Episode) -> bool:
-    return episode.reward is not None and episode.reward.value is not None and bool(episode.turns)
+    is_graded = episode.reward is not None and episode.reward.value is not None
+    # An answer that nobody waited for did nothing.
+    return is_graded and not all(turn.undelivered for turn in episode.turns)
 
 
 def _reward(episode: Episode) -> Reward:
@@ -225,14 +228,14 @@ class _Channels:
         return len(self.numbers) + 1
 
     def rewards(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
-        """(N, K, C) float64 rewards by turn and channel, 0 after an episode's end, and the number of turns (N,)."""
-        lengths = [len(episode.turns) for episode in episodes]
-        rows: list[list[list[float]]] = []
-        for episode in episodes:
-            turns = [self._sums(turn, terms) for turn, terms in zip(episode.turns, _terms(episode), strict=True)]
-            padding = [[0.0] * self.count] * (max(lengths) - len(turns))
-            rows.append(turns + padding)
-        return torch.tensor(rows, dtype=torch.float64), torch.tensor(lengths)
+        """(N, K, C) float64 rewards by place of the turn and channel, 0 after an episode's end, and the number of places (N,)."""
+        places = [turn_places(episode) for episode in episodes]
+        lengths = [1 + max(of_episode) for of_episode in places]
+        rewards = torch.zeros(len(episodes), max(lengths), self.count, dtype=torch.float64)
+        for row, episode in enumerate(episodes):
+            for place, turn, terms in zip(places[row], episode.turns, _terms(episode), strict=True):
+                rewards[row, place] += torch.tensor(self._sums(turn, terms), dtype=torch.float64)
+        return rewards, torch.tensor(lengths)
 
     def _sums(self, turn: Turn, terms: Sequence[RewardTerm]) -> list[float]:
         """(C,) what a turn earned in each channel."""
@@ -251,8 +254,9 @@ class _Channels:
         renderer: Renderer,
     ) -> Tensor:
         """(A,) from the advantages (K, C) of the sample's episode."""
+        turns = torch.tensor(turn_places(episodes[sample.episode]))[sample.turns]
         if not self.numbers:
-            return values[sample.turns, 0]
+            return values[turns, 0]
 
         def channels(names: tuple[str, ...]) -> set[int]:
             spans = [self.numbers[name] for name in names if name in self.numbers]
@@ -261,7 +265,13 @@ class _Channels:
         member = torch.zeros(sample.actions, self.count, dtype=torch.float64)
         for row, names in enumerate(_spans_by_token(sample, episodes, renderer)):
             member[row, list(channels(names))] = 1.0
-        return (values[sample.turns] * member).sum(-1)
+        return (values[turns] * member).sum(-1)
+
+
+def turn_places(episode: Episode) -> list[int]:
+    """The place of each turn in the order of the episode: its index, but calls that waited at the same time share a place."""
+    parallel = [turn.asked is not None and turn.asked.parallel for turn in episode.turns]
+    return [place - 1 for place in accumulate(int(not together) for together in parallel)]
 
 
 def _with_entropy(

@@ -155,6 +155,8 @@ def _stretches(episode: Episode) -> list[_Stretch]:
     current = _Stretch()
     for number, turn in enumerate(episode.turns):
         tokens = turn.tokens
+        if turn.undelivered:
+            continue
         if tokens is None:
             raise ConfigError(
                 f"turn {number} of an episode by {episode.policy!r} carries no tokens; only what a local policy sampled "

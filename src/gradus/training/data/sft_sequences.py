@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
+from gradus.core import ConfigError, ContextLengthError, Episode
+from gradus.core.records import FAULTS
 from gradus.policies.local.conversation import opening_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
@@ -48,7 +49,7 @@ def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode]) -> list[Tra
     """
     samples: list[TrainingSample] = []
     for number, episode in enumerate(episodes):
-        if episode.stop is not StopReason.FAILED:
+        if episode.stop not in FAULTS:
             samples += _cut(loaded, episode, number)
     if not samples:
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")

@@ -43,6 +43,7 @@ def episode_metrics(groups: Groups) -> dict[str, Any]:
         "groups": len(groups),
         "episodes": len(episodes),
         "failed_episodes": _share(episode.stop is StopReason.FAILED for episode in episodes),
+        "broken_episodes": _share(episode.stop is StopReason.BROKEN for episode in episodes),
         **_ungraded(completed, len(episodes)),
         "truncated_episodes": _share(episode.stop in CUT for episode in episodes),
         "turn_limit_episodes": _share(episode.stop is StopReason.TURN_LIMIT for episode in episodes),

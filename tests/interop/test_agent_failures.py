@@ -1,0 +1,360 @@
+"""What the model breaks costs its reward, what the world breaks is left out; calls are known by place and content."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import foreign_agents as agents
+import httpx
+import openai
+import pytest
+import torch
+from tiny_qwen2 import make_tiny_qwen2
+
+from gradus.core import Action, Asked, Episode, Reward, RewardTerm, StopReason, Turn, TurnTokens
+from gradus.interop.agents.calls import AgentLimits
+from gradus.interop.agents.environment import AgentCommand
+from gradus.interop.agents.spec import agent_spec
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import RolloutResult, roll_out
+from gradus.training.data.credit import turn_places
+from gradus.training.data.sequences import episode_samples
+
+ODD = "odd"
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096))
+
+
+@pytest.fixture
+def policy(loaded: LoadedModel) -> LocalPolicy:
+    return LocalPolicy(loaded, SamplingConfig(max_new_tokens=8))
+
+
+def rolled(
+    agent: Any, policy: Any, *, tasks: int = 1, members: int = 1, rewards: Any = None, **more: Any
+) -> RolloutResult:
+    limits = AgentLimits(**more.pop("limits", {}))
+    spec = agent_spec(agent, agents.ROWS, rewards or [agents.length], limits=limits, **more)
+    return roll_out(spec, policy, [spec.train_task(index) for index in range(tasks)], group_size=members)
+
+
+def one(agent: Any, policy: Any, **more: Any) -> Episode:
+    (episode,) = rolled(agent, policy, **more).episodes
+    return episode
+
+
+def even(result: Sequence[str], **_: Any) -> list[float]:
+    """1 for an answer of even length, 0 for an odd one."""
+    return [float(each != ODD) for each in result]
+
+
+def test_an_agent_that_raises_has_the_gradient_of_one_that_scores_0(loaded: LoadedModel) -> None:
+    """The crash vanished: of two answers, one of which breaks the agent, no gradient was left."""
+
+    def agent_that(raises: bool) -> Any:
+        async def agent(task: Any, client: Any) -> str:
+            answer = await agents.ask(client, ("user", task["question"]))
+            if len(answer) % 2 == 0:
+                return answer
+            if raises:
+                raise ValueError("the answer cannot be read")
+            return ODD
+
+        return agent
+
+    policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=24, grammar=False))
+    raising, scoring = (
+        rolled(agent_that(raises), policy, tasks=4, members=4, rewards=[even]) for raises in (True, False)
+    )
+    broken = sum(each.stop is StopReason.BROKEN for each in raising.episodes)
+    assert 2 < broken < 14
+    assert [each.reward and each.reward.value for each in raising.episodes] == [
+        each.reward and each.reward.value for each in scoring.episodes
+    ]
+    ours, other = (agents.gradient(loaded, result.groups, "episode", grammar=False) for result in (raising, scoring))
+    assert ours.abs().max() > 1e-4
+    assert torch.equal(ours, other)
+
+
+async def _asked(task: Any, client: Any) -> str:
+    return await agents.ask(client, ("user", task["question"]))
+
+
+async def _raises(task: Any, client: Any) -> None:
+    await _asked(task, client)
+    raise ConnectionError("the shop's own server is down")
+
+
+async def _silent(task: Any, client: Any) -> None:
+    raise ValueError("before any call")
+
+
+async def _swallows(task: Any, client: Any) -> str:
+    with contextlib.suppress(openai.BadRequestError):
+        await agents.ask(client, ("user", "x"), modalities=["audio"])
+    return await _asked(task, client)
+
+
+def _command(behind: str) -> AgentCommand:
+    call = (
+        "import httpx, os; httpx.post(os.environ['OPENAI_BASE_URL'] + '/chat/completions', trust_env=False, "
+        "headers={'Authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']}, json={'messages': [{'role': 'user', 'content': 'x'}]})"
+    )
+    return AgentCommand(f'{sys.executable} -c "{call}; {behind}"')
+
+
+@pytest.mark.parametrize(
+    ("agent", "stop", "words"),
+    [
+        (_raises, StopReason.FAILED, "server is down"),
+        (_silent, StopReason.FAILED, "before any call"),
+        (_swallows, StopReason.FAILED, "refused modalities"),
+        (_command("raise SystemExit(3)"), StopReason.BROKEN, "code 3"),
+        (_command("raise SystemExit(75)"), StopReason.FAILED, "code 75"),
+    ],
+)
+def test_whose_fault_an_end_is(agent: Any, stop: StopReason, words: str, policy: LocalPolicy) -> None:
+    episode = one(agent, policy, missing=(ConnectionError, 75))
+    assert episode.stop is stop
+    assert words in str(episode.failure)
+    assert (episode.reward is None) == (stop is StopReason.FAILED)
+
+
+def test_an_answer_that_nobody_waited_for_is_no_turn_of_training(policy: LocalPolicy) -> None:
+    class Slow:
+        name = "slow"
+
+        def start(self, episodes: Any) -> Any:
+            self.inside, self.close, self.calls = policy.start(episodes), lambda: None, 0
+            return self
+
+        def act(self, requests: Any) -> Any:
+            self.calls += 1
+            time.sleep(0.6 * (self.calls == 1))
+            return self.inside.act(requests)
+
+    async def hasty(task: Any, client: Any) -> str:
+        with contextlib.suppress(openai.APITimeoutError):
+            await agents.ask(client, ("user", "hurry"), timeout=0.2)
+        return await agents.ask(client, ("user", "hurry"))
+
+    episode = one(hasty, Slow())
+    assert [turn.undelivered for turn in episode.turns] == [True, False]
+    assert episode.turns[1].restart
+    assert [set(sample.turns.tolist()) for sample in episode_samples(episode)] == [{1}]
+    assert episode.outcome["result"] == episode.turns[1].action
+
+
+def test_parallel_calls_draw_by_what_they_ask_and_not_by_who_came_first(policy: LocalPolicy) -> None:
+    def agent_with(order: Sequence[int]) -> Any:
+        async def agent(task: Any, client: Any) -> dict[str, str]:
+            async def late(number: int) -> tuple[str, str]:
+                await asyncio.sleep(0.02 * order.index(number))
+                return str(number), await agents.ask(client, ("user", f"helper {number % 3}"))
+
+            return dict(await asyncio.gather(*map(late, range(4))))
+
+        return agent
+
+    results = [one(agent_with(order), policy).outcome["result"] for order in ([0, 1, 2, 3], [2, 1, 3, 0])]
+    assert {results[0][name] for name in "03"} == {results[1][name] for name in "03"}
+    assert [results[0][name] for name in "12"] == [results[1][name] for name in "12"]
+    assert results[0]["0"] != results[0]["3"], "the same question twice is two draws"
+
+
+def test_calls_that_wait_together_share_an_index() -> None:
+    tokens = TurnTokens(context_ids=(1,), action_ids=(2,), logprobs=(0.0,), restart=True)
+    parallel = [False, True, True, False]
+    turns = [
+        Turn(index=place, observation="", action="", asked=Asked(parallel=together), tokens=tokens)
+        for place, together in enumerate(parallel)
+    ]
+    episode = Episode(
+        task=agent_spec(_asked, agents.ROWS).train_task(0), policy="p", turns=tuple(turns), stop=StopReason.TERMINATED
+    )
+    assert turn_places(episode) == [0, 0, 0, 1]
+
+
+def test_a_client_may_write_ids_of_its_own() -> None:
+    """A framework wrote all ids anew that do not begin with call_, and every turn began a conversation of its own."""
+
+    async def rewriting(task: Any, client: Any) -> str:
+        messages: list[Any] = [{"role": "user", "content": task["question"]}]
+        create = client.chat.completions.create
+        (call,) = (await create(model="any", messages=messages, tools=[agents.TOOL])).choices[0].message.tool_calls
+        ids.append(call.id)
+        function = {"name": call.function.name, "arguments": call.function.arguments.replace(" ", "  ")}
+        messages += [
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "mine", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "mine", "content": "4"},
+        ]
+        return (await create(model="any", messages=messages, tools=[agents.TOOL])).choices[0].message.content
+
+    ids: list[str] = []
+    episode = one(rewriting, agents.Caller())
+    assert [turn.restart for turn in episode.turns] == [True, False]
+    assert ids[0].startswith("call_")
+    (answered,), (result,) = episode.turns[0].calls, episode.turns[1].messages
+    assert (answered.id, answered.name) == (result.call_id, result.name)
+    assert episode.metrics["continued_calls"] == 1.0
+
+
+# -- what a client may ask ---------------------------------------------------------------------------------------------
+
+
+class Parrot:
+    """A policy that answers by a function of what was asked, and keeps it."""
+
+    name = "parrot"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.seen = answer, []
+
+    def start(self, episodes: Any) -> Any:
+        return self
+
+    def act(self, requests: Any) -> Any:
+        self.seen += [each.observation for each in requests]
+        return [Action(text=self.answer(each.observation)) for each in requests]
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_form_of_the_answer_stands_in_the_prompt() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+    async def agent(task: Any, client: Any) -> Any:
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        chat = await agents.ask(client, ("system", "Be brief."), ("user", "x"), response_format=form)
+        flat = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
+        response = await client.responses.create(model="any", input="x", text=flat)
+        loose = await agents.ask(client, ("user", "x"), response_format={"type": "json_object"})
+        return [json.loads(each)["n"] for each in (chat, response.output_text, loose)]
+
+    parrot = Parrot(lambda observation: '{"n": 4}')
+    episode = one(agent, parrot)
+    assert episode.outcome["result"] == [4, 4, 4]
+    systems = [episode.system_prompt, *(seen.messages[0].content for seen in parrot.seen[1:])]
+    assert systems[0].startswith("Be brief.\n\nAnswer with JSON that fits this schema")
+    assert json.loads(systems[0].splitlines()[-1]) == json.loads(systems[1].splitlines()[-1]) == schema
+    assert systems[2] == "Answer with one JSON object and nothing else."
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_tool_that_must_be_called_is_called(choice: Any, tmp_path: Path) -> None:
+    """The beginning of the call is put in the model's mouth: it is read, not trained."""
+
+    async def agent(task: Any, client: Any) -> Any:
+        said = [{"role": "user", "content": "go"}]
+        reply = await client.chat.completions.create(
+            model="any", messages=said, tools=[agents.TOOL], tool_choice=choice
+        )
+        return reply.model_dump()
+
+    loaded = load_model(make_tiny_qwen2(tmp_path / "tiny", context=4096), tool_calls="json")
+    episode = one(agent, LocalPolicy(loaded, SamplingConfig(max_new_tokens=8)))
+    (turn,) = episode.turns
+    assert turn.tokens is not None
+    prompt = loaded.tokenizer.decode(turn.tokens.context_ids)
+    assert prompt.rstrip().endswith('"name": "' if choice == "required" else '"arguments":')
+    assert episode.stop in (StopReason.TERMINATED, StopReason.TOKEN_LIMIT)
+
+
+def test_log_probs_and_the_beginning_of_an_answer(loaded: LoadedModel, policy: LocalPolicy) -> None:
+    async def agent(task: Any, client: Any) -> Any:
+        said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer is"}]
+        reply = await client.chat.completions.create(model="any", messages=said, logprobs=True)
+        said[1]["content"] += reply.choices[0].message.content
+        await agents.ask(client, *((each["role"], each["content"]) for each in said), ("user", "and?"))
+        return [[each.token, each.logprob] for each in reply.choices[0].logprobs.content]
+
+    episode = one(agent, policy)
+    first, second = (turn.tokens for turn in episode.turns)
+    assert first is not None
+    assert second is not None
+    assert [logprob for _, logprob in episode.outcome["result"]] == list(first.logprobs)
+    assert loaded.tokenizer.decode(first.context_ids).endswith("The answer is")
+    assert not second.restart, "the answer with its beginning comes back and goes on"
+    assert episode.metrics["continued_calls"] == 1.0
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("dialect", ["responses", "messages"])
+def test_other_dialects_are_streamed_in_pieces_and_say_the_same(dialect: str) -> None:
+    add = agents.TOOL["function"]
+    tool = {"type": "function", **add} if dialect == "responses" else {"name": "add", "input_schema": add["parameters"]}  # type: ignore[dict-item]
+    limit = {"max_tokens": 50} if dialect == "messages" else {}
+
+    async def agent(task: Any, client: Any) -> Any:
+        key = {"x-api-key": client.api_key} if dialect == "messages" else {"Authorization": f"Bearer {client.api_key}"}
+        address = f"{str(client.base_url).rstrip('/')}/{dialect}"
+        field = "messages" if dialect == "messages" else "input"
+        results = []
+        async with httpx.AsyncClient(timeout=30) as http:
+            for question in ("call", "speak"):
+                for stream in (False, True):
+                    said = [{"role": "user", "content": question}]
+                    body = {"model": "any", field: said, "tools": [tool], "stream": stream, **limit}
+                    reply = await http.post(address, json=body, headers=key)
+                    results.append(reply.text)
+        return results
+
+    parrot = Parrot(
+        lambda seen: '{"name": "add", "arguments": {"a": 2, "b": [1]}}' if "call" in seen.text else "one two three"
+    )
+    call, calls, speech, speeches = one(agent, parrot).outcome["result"]
+    events, spoken = _events(calls), _events(speeches)
+    if dialect == "messages":
+        assert json.loads(call)["content"][0]["input"] == {"a": 2, "b": [1]}
+        assert json.loads(call)["stop_reason"] == events[-2]["delta"]["stop_reason"] == "tool_use"
+        pieces = [each["delta"]["partial_json"] for each in events if "partial_json" in each.get("delta", {})]
+        texts = [each["delta"]["text"] for each in spoken if "text" in each.get("delta", {})]
+        assert json.loads(speech)["content"] == [{"type": "text", "text": "one two three"}]
+    else:
+        assert json.loads(json.loads(call)["output"][0]["arguments"]) == {"a": 2, "b": [1]}
+        pieces = [each["delta"] for each in events if each["type"] == "response.function_call_arguments.delta"]
+        texts = [each["delta"] for each in spoken if each["type"] == "response.output_text.delta"]
+        assert spoken[-1]["response"]["output"][0]["content"][0]["text"] == "one two three"
+    assert len(pieces) > 2
+    assert json.loads("".join(pieces)) == {"a": 2, "b": [1]}
+    assert texts == ["one ", "two ", "three"]
+
+
+def test_a_reward_of_a_broken_episode_may_have_terms_for_each_call(policy: LocalPolicy) -> None:
+    from gradus.core import Grader
+
+    def compute(episodes: Sequence[Episode]) -> list[Reward]:
+        return [
+            Reward(grader="g", value=1.0, terms=((RewardTerm(component="g", value=1.0),), *[()] * (len(e.turns) - 1)))
+            for e in episodes
+        ]
+
+    async def breaks(task: Any, client: Any) -> None:
+        await _asked(task, client)
+        await _asked(task, client)
+        raise KeyError("x")
+
+    grader = Grader(name="g", compute=compute, per_turn=True, range=(-1.0, 1.0))
+    episode = one(breaks, policy, rewards=[grader])
+    assert episode.reward is not None
+    assert episode.reward.turn_rewards == (0.0, -1.0)
