@@ -62,7 +62,7 @@ def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(loaded: Loaded
     [
         (history(), [], "tools is empty"),
         (history(tool_call_id="other"), TOOLS, "no call has the id 'other'"),
-        (history()[:3], TOOLS, "the last message"),
+        (history()[:3], TOOLS, "before the answer"),
         (history(), [{"type": "function"}], "Field required"),
     ],
 )
@@ -84,18 +84,30 @@ class Said:
     def leave(self) -> None: ...
 
 
+def joined(chunks: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """The message that the deltas of a stream make together, and why it ended."""
+    message: dict[str, Any] = {"role": chunks[0]["delta"]["role"], "content": ""}
+    for delta in (each["delta"] for each in chunks):
+        message["content"] += delta.get("content") or ""
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                message.setdefault("tool_calls", []).append(call)
+            else:
+                message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+    return message, chunks[-1]["finish_reason"]
+
+
 def replied(loaded: LoadedModel, text: str, *, streamed: bool = False, **options: Any) -> tuple[dict[str, Any], str]:
-    """The message or the only delta that a client gets, and why it ended."""
+    """The message that a client gets, and why it ended."""
     asked, said = ChatRequest(model="tiny", messages=history(), tools=TOOLS, **options), Said(loaded, text)
 
     async def collect() -> list[str]:
         return [each async for each in chat_events({}, asked, [said])]
 
     if streamed:
-        only, done = asyncio.run(collect())
+        *chunks, done = asyncio.run(collect())
         assert done == "data: [DONE]\n\n"
-        (choice,) = json.loads(only.removeprefix("data: "))["choices"]
-        return choice["delta"], choice["finish_reason"]
+        return joined([json.loads(each.removeprefix("data: "))["choices"][0] for each in chunks])
     (choice,) = chat_reply({}, [said.whole])["choices"]
     return choice["message"], choice["finish_reason"]
 

@@ -206,7 +206,12 @@ def serve(
 
     name = Path(model).name or str(model)
     with listen(host, port) as listener:
-        access = Access(hosts=hosts_for(host, listener.getsockname()[0]), token=token, weights=weights)
+        hosts = hosts_for(host, listener.getsockname()[0])
+        if hosts is None and not token:
+            raise ConfigError(
+                f"{host} can be reached from other machines, so clients need a token; set VLLM_API_KEY or --token, or leave --host out"
+            )
+        access = Access(hosts=hosts, token=token, weights=weights)
         loaded = _loaded(model)
         note(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
         return serve_app(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)

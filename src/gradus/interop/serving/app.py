@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import BaseModel
@@ -29,9 +29,10 @@ from gradus.core import ConfigError, ContextLengthError, StorageError, child_see
 from gradus.core.servers import LOOPBACK
 from gradus.interop.servers import serve_until_stopped, server_config
 from gradus.interop.serving.answers import LEAST, usage_of, whole_answers
-from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json
+from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json, while_client_waits
 from gradus.interop.serving.generation import ContinuousBatch, Generation
 from gradus.interop.serving.requests import (
+    MOST_CHOICES,
     ApiError,
     ChatRequest,
     CompletionRequest,
@@ -45,6 +46,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
 _MOST_CONNECTIONS = 1024
+_Scored = tuple[int, float | None, int, float]  # a token, its log-prob, the likeliest token, and that one's
 _MOST_WAITING = 4096  # requests that wait for a row; more are refused until some are done
 _SMALLEST_TEMPERATURE = 1e-5  # logits that are divided by less may become infinite
 
@@ -144,47 +146,89 @@ class _LocalBackend:
         return choices
 
     async def complete(self, http: Request) -> Response:
-        """``POST /v1/completions``: one answer to one prompt, whole."""
+        """``POST /v1/completions``: one whole answer to each prompt."""
         request = parse_body(CompletionRequest, await read_json(http))
         self._check_model(request.model)
-        (generation,) = self._generations(request, self._prompt(request.prompt), 1, "prompt")
-        choice = LocalChoice(self._loaded, generation, stops=request.stops, chat=False)
-        self._batch.submit(generation)
-        (answer,) = await whole_answers([choice])
+        if request.budget == 0 and not request.echo:
+            raise ApiError("max_tokens is 0: nothing would come back; ask with echo", param="max_tokens")
+        # A token is sampled in any case, for the prompt's scores come with it.
+        sampled = request.model_copy(update={"budget": 1 if request.budget == 0 else request.budget})
+        generations = [
+            generation
+            for prompt in self._prompts(request)
+            for generation in self._generations(sampled, prompt, 1, "prompt")
+        ]
+        choices = [LocalChoice(self._loaded, each, stops=request.stops, chat=False) for each in generations]
+        for generation in generations:
+            generation.scored = bool(request.echo) and request.logprobs is not None
+            self._batch.submit(generation)
+        answers = await while_client_waits(http, whole_answers(choices))
+        pairs = zip(choices, answers, strict=True)
         return JSONResponse(
             {
-                "id": f"cmpl-{generation.seed:x}",
+                "id": f"cmpl-{generations[0].seed:x}",
                 "object": "text_completion",
                 "created": int(time.time()),
                 "model": self._name,
-                "choices": [self._completion(request, choice, answer.finish)],
-                "usage": usage_of([answer]),
+                "choices": [
+                    {"index": index, **self._completion(request, choice, answer.finish)}
+                    for index, (choice, answer) in enumerate(pairs)
+                ],
+                "usage": usage_of(answers),
             }
         )
 
     def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> dict[str, Any]:
         """A choice of ``text_completion``, with the ids and log-probs if they are asked for."""
+        reply, generation = choice.text, choice.generation
+        sampled = reply.tokens if request.budget != 0 else []
+        text = reply.text if sampled else ""
+        tokens = [(token.id, token.logprob, token.id, token.logprob) for token in sampled]
+        if request.echo:
+            text = self._loaded.tokenizer.decode(generation.prompt) + text
+        if generation.scored:
+            scores = zip(generation.prompt[1:], generation.prompt_scores, strict=True)
+            read = [(token, score.logprob, score.best, score.best_logprob) for token, score in scores]
+            tokens = [(generation.prompt[0], None, 0, 0.0), *read, *tokens]
         # vLLM's names, because trainers that sample at vLLM read them.
-        reply, spell = choice.text, self._loaded.tokenizer.decode
-        logprobs = {
-            "tokens": [spell([token.id]) for token in reply.tokens],
-            "token_logprobs": [max(token.logprob, LEAST) for token in reply.tokens],
-            "top_logprobs": None,
-            "text_offset": [],
-        }
-        ids = {"token_ids": reply.ids, "prompt_token_ids": list(choice.generation.prompt)}
+        ids = {"token_ids": reply.ids, "prompt_token_ids": list(generation.prompt)}
         return {
-            "index": 0,
-            "text": reply.text,
+            "text": text,
             "finish_reason": finish,
-            "logprobs": None if request.logprobs is None else logprobs,
+            "logprobs": None if request.logprobs is None else self._logprobs(tokens, top=request.logprobs > 0),
             **(ids if request.return_token_ids else {}),
+        }
+
+    def _logprobs(self, tokens: Sequence[_Scored], *, top: bool) -> dict[str, Any]:
+        """Log-probs in the form of completions. The first token of a prompt has none."""
+        spell = self._loaded.tokenizer.decode
+        values = [None if logprob is None else max(logprob, LEAST) for _, logprob, _, _ in tokens]
+        likeliest: list[dict[str, float] | None] | None = None
+        if top:
+            likeliest = []
+            for token, logprob, best, best_logprob in tokens:
+                pair = {spell([best]): best_logprob, spell([token]): logprob or 0.0}
+                likeliest.append(None if logprob is None else pair)
+        return {
+            "tokens": [spell([token]) for token, *_ in tokens],
+            "token_logprobs": values,
+            "top_logprobs": likeliest,
+            "text_offset": [],
         }
 
     def _check_model(self, name: str) -> None:
         if name not in ("", self._name):
             message = f"there is no model {name!r}, this server has {self._name!r}"
             raise ApiError(message, status=404, code="model_not_found")
+
+    def _prompts(self, request: CompletionRequest) -> list[list[int]]:
+        """Token ids of the prompts: one text, the ids of one, or a list of either."""
+        prompt = request.prompt
+        several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+        prompts = cast(list[Any], prompt if several else [prompt])
+        if len(prompts) > MOST_CHOICES:
+            raise ApiError(f"at most {MOST_CHOICES} prompts a request, got {len(prompts)}", param="prompt")
+        return [self._prompt(one) for one in prompts]
 
     def _prompt(self, prompt: str | list[int]) -> list[int]:
         """Token ids of a prompt; ids are checked against the vocabulary."""

@@ -14,15 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from gradus.core import ContextLengthError, PolicyError, child_seed
 from gradus.policies.local.decoding import Answer, Prompt
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 
 # Tokens that are sampled before others may join. A model without our cache reads its prompts again each time.
 _TOKENS, _TOKENS_WITHOUT_CACHE = 8, 256
+_SCORED = 256  # tokens of a prompt whose log-probs are computed at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,15 @@ class Sampled:
     id: int
     logprob: float
     finish: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptToken:
+    """A token of a prompt: its log-prob at temperature 1, and the likeliest token there with its own."""
+
+    logprob: float
+    best: int
+    best_logprob: float
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,6 +58,8 @@ class Generation:
     seed: int
     tell: Callable[[Sampled | Exception], None] = lambda _: None
     stops: frozenset[int] = frozenset()  # besides the model's own
+    scored: bool = False  # the prompt's own tokens are wanted too
+    prompt_scores: list[PromptToken] = field(default_factory=list["PromptToken"])  # behind the first token
     cancelled: bool = False
     ids: list[int] = field(default_factory=list[int])
     place: int = -1  # in the cache
@@ -138,9 +151,31 @@ class ContinuousBatch:
                 break
             if generation is None:
                 return False
-            if not generation.cancelled:
+            if generation.cancelled:
+                continue
+            try:
+                if generation.scored:
+                    generation.prompt_scores = self._scores(generation.prompt)
+            except Exception as error:
+                generation.tell(error)
+            else:
                 self._active.append(generation)
         return True
+
+    def _scores(self, prompt: Sequence[int]) -> list[PromptToken]:
+        """How likely the model finds each token of a prompt behind the first."""
+        ids = torch.tensor([list(prompt)], device=self.loaded.device)
+        scores: list[PromptToken] = []
+        with evaluating(self.loaded):
+            logits = self.loaded.model(input_ids=ids).logits[0, :-1]
+            # A softmax of all places at once would hold the logits twice, in float32.
+            for part, targets in zip(logits.split(_SCORED), ids[0, 1:].split(_SCORED), strict=True):
+                logprobs = part.float().log_softmax(-1)
+                own = logprobs.gather(-1, targets[:, None])[:, 0].tolist()
+                best = logprobs.max(-1)
+                rows = zip(own, best.indices.tolist(), best.values.tolist(), strict=True)
+                scores += [PromptToken(logprob=one, best=token, best_logprob=most) for one, token, most in rows]
+        return scores
 
     def _sample(self) -> None:
         """Sample a few tokens for each active row, and drop the rows that are done."""

@@ -36,7 +36,7 @@ _NEUTRAL: dict[str, Any] = {
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
-_MOST_CHOICES = 64
+MOST_CHOICES = 64
 Stop = Annotated[str, Field(max_length=256)]
 
 
@@ -108,7 +108,7 @@ class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``. ``ignored``: what the client asked for and the server decides."""
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_MESSAGES)
-    n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, strict=True)
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
