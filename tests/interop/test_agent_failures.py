@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import resource
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import foreign_agents as agents
 import httpx
@@ -19,7 +24,8 @@ import torch
 from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import Action, Asked, Episode, Reward, RewardTerm, StopReason, Turn, TurnTokens
-from gradus.interop.agents.calls import AgentLimits
+from gradus.interop.agents.calls import AgentLimits, Endpoint
+from gradus.interop.agents.checkup import check_agent
 from gradus.interop.agents.environment import AgentCommand
 from gradus.interop.agents.spec import agent_spec
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -358,3 +364,130 @@ def test_a_reward_of_a_broken_episode_may_have_terms_for_each_call(policy: Local
     episode = one(breaks, policy, rewards=[grader])
     assert episode.reward is not None
     assert episode.reward.turn_rewards == (0.0, -1.0)
+
+
+# -- anywhere, and bounded ---------------------------------------------------------------------------------------------
+
+
+def test_one_episode_on_a_scripted_model_says_what_an_agent_does(capsys: pytest.CaptureFixture[str]) -> None:
+    async def odd(task: Any, client: Any) -> str:
+        said = [{"role": "user", "content": task["question"]}]
+        first = await client.chat.completions.create(model="any", messages=said, tools=[agents.TOOL], temperature=0.2)
+        assert first.choices[0].message.tool_calls[0].function.name == "add"
+        await agents.ask(client, ("user", "other"))
+        await asyncio.gather(*(agents.ask(client, ("user", f"helper {each}")) for each in range(2)))
+        schema = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        return await agents.ask(client, ("user", "form"), response_format=form)
+
+    findings = check_agent(agent_spec(odd, agents.ROWS))
+    by_subject = {each.subject: each for each in findings}
+    assert by_subject["agent"].evidence == '5 calls of the model; it returned \'{"city": "x", "n": 1}\''
+    assert by_subject["overruled"].evidence.startswith("temperature = 0.2")
+    assert by_subject["continued calls"].status == "warn"
+    assert by_subject["parallel calls"].evidence.startswith("1 of 5")
+    assert "its tools are others than before" in [each.evidence for each in findings]
+    (refused, _) = check_agent(agent_spec(_swallows, agents.ROWS))
+    assert (refused.subject, refused.status, "modalities" in refused.evidence) == ("refused", "fail", True)
+    (broken, *_) = check_agent(agent_spec(_raises, agents.ROWS))
+    assert (broken.status, "ConnectionError" in broken.evidence) == ("warn", True)
+    (silent, *_) = check_agent(agent_spec(_silent, agents.ROWS))
+    assert silent.status == "fail"
+
+
+def test_a_command_may_print_without_end(policy: LocalPolicy) -> None:
+    episode = one(
+        _command("[print('x' * 2**16) or print('y' * 2**16, file=__import__('sys').stderr) for _ in range(640)]"),
+        policy,
+    )
+    assert len(episode.outcome["result"]) == 2**20
+
+
+def test_slow_tools_of_one_agent_do_not_hold_up_the_others(policy: LocalPolicy) -> None:
+    async def agent(task: Any, client: Any) -> None:
+        for _ in range(3):
+            await agents.ask(client, ("user", task["question"]))
+            if task["question"] == agents.ROWS[0]["question"]:
+                await asyncio.sleep(0.5)
+        ended[task["question"]] = time.monotonic() - started
+
+    ended: dict[str, float] = {}
+    for wait_ms in (None, 20.0):
+        started = time.monotonic()
+        rolled(agent, policy, tasks=30, limits={"wait_ms": wait_ms})
+        times = sorted(ended.values())
+        ended = {}
+        held_up = times[len(times) // 2] > 0.9
+        assert held_up == (wait_ms is None)
+
+
+_ELSEWHERE = """
+import json, os, sys, urllib.request
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode(),
+    {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"})
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+print(json.load(opener.open(request, timeout=20))["choices"][0]["message"]["content"])
+"""
+
+
+@pytest.fixture
+def elsewhere() -> Any:
+    """A network namespace with its own end of a cable; the address of this end."""
+    name, ours = f"gradus{os.getpid() % 10**6}", "10.213.7.1"
+    here, there = f"g{os.getpid() % 10**6}a", f"g{os.getpid() % 10**6}b"
+    lines = [
+        f"ip netns add {name}",
+        f"ip link add {here} type veth peer name {there} netns {name}",
+        f"ip addr add {ours}/24 dev {here}",
+        f"ip link set {here} up",
+        f"ip netns exec {name} ip addr add 10.213.7.2/24 dev {there}",
+        f"ip netns exec {name} ip link set {there} up",
+    ]
+    try:
+        for line in lines:
+            done = subprocess.run(line.split(), capture_output=True, check=False)
+            if done.returncode:
+                pytest.skip(f"network namespaces are not allowed here: {done.stderr.decode().strip()}")
+        yield name, ours
+    except FileNotFoundError:
+        pytest.skip("no ip on this machine")
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def test_an_agent_in_another_network_reaches_the_endpoint(elsewhere: Any, policy: LocalPolicy, tmp_path: Path) -> None:
+    name, ours = elsewhere
+    (tmp_path / "agent.py").write_text(_ELSEWHERE)
+    command = AgentCommand(f"ip netns exec {name} {sys.executable} {tmp_path / 'agent.py'}")
+    episode = one(command, policy, limits={"endpoint_host": ours, "seconds": 30.0})
+    assert episode.outcome["result"] == episode.turns[0].action.strip()
+    lonely = one(command, policy, limits={"seconds": 30.0})
+    assert lonely.stop is StopReason.FAILED, "without endpoint_host it listens to this machine alone"
+
+
+def test_idle_connections_leave_the_run_its_files() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (800, limit[1]))
+    try:
+        server = Endpoint()
+        host, port = urlsplit(server._base).netloc.split(":")
+        idle = [socket.create_connection((host, int(port)), 20) for _ in range(300)]
+        time.sleep(0.3)
+        for each in idle:
+            each.setblocking(False)
+        alive = sum(_is_open(each) for each in idle)
+        assert alive <= 200
+        for each in idle:
+            each.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+def _is_open(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,6 +66,7 @@ from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
 
 _EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
+_AGENT_EPISODES, _AGENT_SECONDS = 12, 30.0  # the same for a foreign agent, whose search is bounded by time
 _NEED_REWARDS = (
     "separation",
     "exploits",
@@ -141,8 +143,12 @@ def run_audit(
     """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
     audited = grader if isinstance(grader, Grader) else spec.grader(grader)
     seed = settings.seed
-    episodes = settings.episodes or _EPISODES
+    episodes = settings.episodes or (_AGENT_EPISODES if spec.foreign else _EPISODES)
+    started = time.monotonic()
     panel = roll_out_panel(spec, audited, episodes=episodes, seed=seed, progress=settings.progress)
+    if spec.foreign and settings.budget is None:
+        each = (time.monotonic() - started) / max(1, sum(map(len, panel.episodes.values())))
+        settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / each)))
     draw = blind_answers(spec, seed=seed)
     hygiene = check_hygiene(spec, audited, panel, draw, seed=seed, elsewhere=settings.elsewhere)
     points = [_point(name, panel.role(name), rolled_out) for name, rolled_out in panel.episodes.items()]

@@ -364,7 +364,7 @@ def check(
 ) -> Checklist:
     """Say what would go wrong in a run of the same options, with a remedy for each. Exit code 1 if anything would fail.
 
-    Nothing is trained.
+    Nothing is trained. An agent without a named model runs one episode on a scripted one, which takes seconds.
 
     >>> import gradus
     >>> gradus.check("arithmetic", quick=True).status in ("pass", "warn")
@@ -379,6 +379,10 @@ def check(
         job = make_job(data, online=online, **recipe_options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
+    if job.environment.foreign and recipe_options.get("model") is None:
+        from gradus.interop.agents.checkup import check_agent
+
+        return Checklist(check_agent(job.environment))
     time = run_options.get("time")
     circumstances = Circumstances(
         online=online,

@@ -88,7 +88,7 @@ class Asked:
 
     ``tools``: as JSON schemas. ``after``: the turn whose prompt and answer the messages of a restart begin with, the first ``known`` of
     them; None without such a turn. ``seed`` is one more key of the randomness, for members of a group must differ. ``choice``: the tool
-    that must be called, or ``required`` for any. ``prefill``: the beginning of the answer. ``spelled``: the text of each token is wanted.
+    that must be called, or ``required`` for any. ``prefill``: the beginning of the answer; ``schema``: of the JSON that it should be. ``spelled``: the text of each token is wanted.
     ``parallel``: it waited together with the call before it, and both share an index in credit.
     """
 
@@ -98,6 +98,7 @@ class Asked:
     max_tokens: int | None = None
     seed: int | None = None
     prefill: str = ""
+    schema: Mapping[str, Any] | None = None
     spelled: bool = False
     after: int | None = None
     known: int = 0

@@ -215,7 +215,7 @@ class Stepping:
     ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) are limits: an episode beyond them fails.
     Without either a call may take 300 s. ``rounds``: the policy answers when all episodes wait for it, not those that wait; a local
     model's rounding then does not depend on who came first. ``by_content``: see :class:`~gradus.core.EpisodeStart`; for turns whose order is
-    not the policy's.
+    not the policy's. ``wait_ms``: without ``rounds``, how long the policy waits for further episodes behind the first that is ready.
     """
 
     threads: bool = False
@@ -223,6 +223,7 @@ class Stepping:
     episode_seconds: float | None = None
     rounds: bool = False
     by_content: bool = False
+    wait_ms: float = 0.0
 
     @property
     def limited(self) -> bool:

@@ -54,7 +54,12 @@ class ImpatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        self._wait_for_request()
+        # uvicorn counts requests; a client that sends none holds a file all the same.
+        most = self.limit_concurrency
+        if most is not None and len(self.connections) > most:
+            transport.abort()
+        else:
+            self._wait_for_request()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

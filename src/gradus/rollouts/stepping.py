@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -70,14 +71,20 @@ class Stepper:
             self._done.put((row, value, None))
 
     def collect(self) -> list[Done]:
-        """Wait for at least one call (with ``stepping.rounds`` for all), and return those that are done, in the order of rows."""
+        """Wait for at least one call, and return those that are done, in the order of rows.
+
+        With ``stepping.rounds`` wait for all, with ``stepping.wait_ms`` so long for more.
+        """
         results: list[Done] = []
+        ends = inf
         while self._out:
-            may_wait = not results or self._stepping.rounds
-            if not may_wait and self._done.empty():
+            seconds = None if self._stepping.rounds or not results else max(0.0, ends - time.monotonic())
+            try:
+                results.append(self._done.get(timeout=seconds) if seconds != 0.0 else self._done.get_nowait())
+            except queue.Empty:
                 break
-            results.append(self._done.get())
             self._out -= 1
+            ends = min(ends, time.monotonic() + self._stepping.wait_ms / 1000)
         return sorted(results, key=itemgetter(0))
 
     def all(self, calls: Sequence[Call]) -> list[Done]:

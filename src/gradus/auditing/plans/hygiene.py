@@ -50,7 +50,9 @@ def check_hygiene(
         "seeds": _shared_seeds(spec),
     }
     sound = "a seed gives one episode, nothing hidden is seen, and no reward leaves its range"
-    return _check("hygiene", problems, sound)
+    check = _check("hygiene", problems, sound)
+    # Whatever an agent calls may answer otherwise next time, and random answers may well break it.
+    return replace(check, status="warn") if spec.foreign and check.status == "fail" else check
 
 
 def not_graded(panel: PanelEpisodes) -> AuditCheck:

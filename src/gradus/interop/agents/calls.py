@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import secrets
 import threading
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -28,6 +29,8 @@ from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
 from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
 
 _HOST = "127.0.0.1"
+_MOST_CONNECTIONS = 512
+_TOGETHER = 0.001  # seconds for calls that an agent makes at the same time to come in
 _MOST_WAITING = 64  # calls of one episode that wait for an answer
 
 
@@ -40,13 +43,18 @@ class AgentLimits:
     """The limits of an agent's episode, and how many episodes run at once.
 
     ``seconds``: of its own, without the time that answers take. ``calls`` and ``tokens`` (sampled): what goes beyond ends the episode
-    as truncated.
+    as truncated. ``wait_ms``: the policy answers so long behind the first call that waits, and not when all episodes wait; numbers of a
+    run then depend on time. ``endpoint_host``: where the endpoint listens; ``hosts``: the names by which agents elsewhere call it, the
+    first of which they are told, with commas between them.
     """
 
     seconds: float = 120.0
     calls: int = 32
     tokens: int | None = None
     episodes: int | None = None
+    wait_ms: float | None = None
+    endpoint_host: str = "127.0.0.1"
+    hosts: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -135,6 +143,7 @@ class Inbox:
             if self._end is not None:
                 return self._end
             self._sort(await self._events.get())
+            await asyncio.sleep(_TOGETHER)
 
     @property
     def waiting(self) -> Sequence[PendingCall]:
@@ -174,11 +183,14 @@ class Endpoint:
         "reasoning_effort", "verbosity",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = _HOST, names: Sequence[str] = ()) -> None:
         self._inboxes: dict[str, Inbox] = {}
-        listener = listen(_HOST, 0)
-        self._base = url(listener, _HOST, path="/v1")
-        server = uvicorn.Server(server_config(endpoint_app(self, hosts=LOOPBACK), ws="none", lifespan="off"))
+        listener = listen(host, 0)
+        self._base = url(listener, names[0] if names else host, path="/v1")
+        self.app = endpoint_app(self, hosts=LOOPBACK | {host, *names})
+        # A quarter of what this process may open: idle clients must not keep the run from its files.
+        most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        server = uvicorn.Server(server_config(self.app, ws="none", lifespan="off", limit_concurrency=most))
         threading.Thread(target=server.run, args=([listener],), name="gradus-endpoint", daemon=True).start()
 
     def open(self, inbox: Inbox) -> str:
@@ -220,6 +232,7 @@ class Endpoint:
             max_tokens=request.budget,
             seed=request.seed,
             prefill=prefill,
+            schema=request.answer_schema,
             spelled=bool(request.logprobs),
         )
         calls = [PendingCall(messages=tuple(messages), asked=terms) for _ in range(request.n or 1)]
@@ -229,13 +242,14 @@ class Endpoint:
 
 
 @cache
-def _endpoint_of(process: int) -> Endpoint:
-    return Endpoint()
+def _endpoint_of(process: int, host: str, names: tuple[str, ...]) -> Endpoint:
+    return Endpoint(host, names)
 
 
-def endpoint() -> Endpoint:
-    """The endpoint of this process, which its first episode opens."""
-    return _endpoint_of(os.getpid())
+def endpoint(limits: AgentLimits = AgentLimits()) -> Endpoint:
+    """The endpoint of this process at a host, which its first episode opens."""
+    names = tuple(name for name in limits.hosts.split(",") if name)
+    return _endpoint_of(os.getpid(), limits.endpoint_host, names)
 
 
 def conversation_key(asked: Asked, messages: Sequence[Message]) -> tuple[Any, ...]:

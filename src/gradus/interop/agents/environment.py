@@ -14,11 +14,13 @@ import shlex
 import signal
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 from gradus.core import Action, Asked, Message, Observation, StopReason, ToolCall, Usage
@@ -29,6 +31,7 @@ from gradus.interop.agents.calls import (
     AgentFault,
     AgentLimits,
     Ended,
+    Endpoint,
     Inbox,
     PendingCall,
     conversation_key,
@@ -39,12 +42,14 @@ from gradus.interop.serving.requests import ApiError
 
 _GRACE = 1.0  # seconds that an agent has to return when a limit cut it
 _OUTPUT = 2**20  # bytes of a command's answer
+_ERROR_LINES, _LINE = 20, 1000  # of its errors that are kept, and bytes of each
 _PLAIN: Any = {"trust_env": False, "verify": False}  # the address is this machine's: no proxies, no certificates
 
 
 @dataclass(frozen=True)
 class AgentCommand:
-    """An agent in any language: it finds the task on standard input, and OPENAI_BASE_URL and OPENAI_API_KEY in its environment.
+    """An agent in any language: it finds the task on standard input, and OPENAI_BASE_URL and OPENAI_API_KEY in its environment, as well
+    as the two of Anthropic's clients.
 
     What it prints is its result, read as JSON if it is JSON.
     """
@@ -70,8 +75,10 @@ class RunningAgent:
     Coroutines of all episodes share one event loop, as frameworks that keep a client expect; functions and commands have a thread each.
     """
 
-    def __init__(self, agent: Agent, task: Json, base_url: str, inbox: Inbox) -> None:
+    def __init__(self, agent: Agent, task: Json, endpoint: Endpoint, inbox: Inbox) -> None:
+        base_url = endpoint.open(inbox)
         self._agent, self._task, self._base_url, self._inbox = agent, dict(task), base_url, inbox
+        self._app = endpoint.app
         self._client: Any = {"api_key": inbox.key, "base_url": base_url, "max_retries": 0, "timeout": None}
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
@@ -95,7 +102,8 @@ class RunningAgent:
 
         agent: Any = self._agent
         try:
-            http = openai.DefaultAsyncHttpxClient(**_PLAIN)
+            # The agent's own client needs no socket; frameworks that make another one call the address.
+            http = openai.DefaultAsyncHttpxClient(transport=_in_process(self._app), **_PLAIN)
             async with openai.AsyncOpenAI(**self._client, http_client=http) as client:
                 self._inbox.put_end(Ended(result=await agent(self._task, client)))
         # The episode is over; nobody waits for an end of this agent.
@@ -126,19 +134,65 @@ class RunningAgent:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key},
+            env={**os.environ, **_environment_of(url, key)},
             start_new_session=True,
         )
-        out, err = self._process.communicate(json.dumps(self._task, default=str).encode())
+        out, err = _talked(self._process, json.dumps(self._task, default=str).encode())
         if self._process.returncode:
             # The last line of a traceback names the error.
             last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
             raise CommandError(self._process.returncode, " ".join(last)[:500])
-        text = out[:_OUTPUT].decode("utf-8", "replace").strip()
+        text = out.decode("utf-8", "replace").strip()
         try:
             return json.loads(text)
         except ValueError:
             return text
+
+
+def _environment_of(url: str, key: str) -> dict[str, str]:
+    """What clients of OpenAI and Anthropic read; the latter add the version themselves."""
+    root = url.removesuffix("/v1")
+    ours = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+    return {**ours, "ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": key}
+
+
+def _talked(process: subprocess.Popen[bytes], task: bytes) -> tuple[bytes, bytes]:
+    """Send the task and wait for the end. Returns the beginning of the output and the end of the errors; the rest is let go."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    errors: deque[bytes] = deque(maxlen=_ERROR_LINES)
+    lines = iter(partial(process.stderr.readline, _LINE), b"")
+    reader = threading.Thread(target=errors.extend, args=(lines,), daemon=True)
+    reader.start()
+    with suppress(BrokenPipeError):
+        process.stdin.write(task)
+        process.stdin.close()
+    output = process.stdout.read(_OUTPUT)
+    while process.stdout.read(_OUTPUT):
+        pass
+    process.wait()
+    reader.join()
+    return output, b"".join(errors)
+
+
+def _in_process(app: Any) -> Any:
+    """Returns a transport that calls an application, of the library that the installed client is built on."""
+    import openai
+
+    # httpx, or what follows it.
+    library = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
+    inside = library.ASGITransport(app)
+
+    class InProcess(library.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any:
+            seconds = request.extensions.get("timeout", {}).get("read")
+            try:
+                return await asyncio.wait_for(inside.handle_async_request(request), seconds)
+            except TimeoutError as error:
+                raise library.ReadTimeout(f"no answer in {seconds} s", request=request) from error
+
+    return InProcess()
 
 
 def _fault(error: BaseException) -> Ended:
@@ -174,6 +228,7 @@ class AgentEnvironment:
         # Tools and conversation up to an answer -> its turn, and the ids of its calls.
         self._answered: dict[tuple[Any, ...], tuple[int, Sequence[str]]] = {}
         self._parallel = False
+        self._anew: list[str] = []  # why calls did not go on with an earlier one
         self._turns = self._tokens = 0
         self._result: Any = None
         self._limit: str | None = None
@@ -190,7 +245,8 @@ class AgentEnvironment:
         task, self._columns = self._rows(seed or 0, options)
         self._task = task
         self._inbox = Inbox()
-        self._running = RunningAgent(self._agent, task, endpoint().open(self._inbox), self._inbox)
+        self._endpoint = endpoint(self._limits)
+        self._running = RunningAgent(self._agent, task, self._endpoint, self._inbox)
         observation = await self._next(self._inbox)
         if observation.terminated:
             raise AgentFault("the agent returned without a call of its model; expected one at least")
@@ -222,9 +278,10 @@ class AgentEnvironment:
     def outcome(self) -> Json:
         """Returns what the agent returned, the limit that cut it, and the columns for reward functions."""
         columns = {"task": self._task, **self._columns, "result": self._result}
-        overruled = {} if self._inbox is None else _plain(self._inbox.overruled)
+        overruled: Json = {} if self._inbox is None else _plain(self._inbox.overruled)
         outcome = {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}
-        return {**outcome, "overruled": overruled} if overruled else outcome
+        notes = {"overruled": overruled, "anew": self._anew}
+        return {**outcome, **{name: note for name, note in notes.items() if note}}
 
     def close(self) -> None:
         """End the agent; its key is worth nothing from here on."""
@@ -233,7 +290,7 @@ class AgentEnvironment:
         why = ApiError("this episode is over", status=401, code="episode_over")
         if self._call is not None:
             self._call.settle(why)
-        endpoint().forget(self._inbox)
+        self._endpoint.forget(self._inbox)
         self._inbox.close(why)
         if self._running is not None:
             self._running.end()
@@ -300,6 +357,8 @@ class AgentEnvironment:
             self.system_prompt = messages[0].content if messages[0].role == "system" else ""
             self.tools = call.asked.tools
         turn, shared, ids = self._parent(call)
+        if turn is None and self._turns:
+            self._anew.append(_why_anew(conversation_key(call.asked, messages), list(self._answered)))
         messages = (*messages[:shared], *_with_ids(messages[shared:], messages[:shared], ids))
         terms = replace(call.asked, parallel=self._parallel)
         # Only what follows the last answer extends its tokens; all else is sent as a whole conversation.
@@ -319,6 +378,22 @@ class AgentEnvironment:
             if turn is not None:
                 return turn[0], count, turn[1]
         return None, 0, ()
+
+
+def _why_anew(key: Sequence[Any], earlier: Sequence[Sequence[Any]]) -> str:
+    """Says in what a conversation differs from the earlier one that it is most like."""
+
+    def shared(other: Sequence[Any]) -> int:
+        return next((place for place, (one, two) in enumerate(zip(key, other, strict=False)) if one != two), len(key))
+
+    place = max(map(shared, earlier), default=0)
+    if place == 0:
+        return "its tools are others than before"
+    if place >= len(key):
+        return "it is shorter than what was said before"
+    role, text, calls = key[place]
+    written = calls[0] if calls else text
+    return f"message {place} ({role}) is new or rewritten: {str(written)[:80]!r}"
 
 
 def _with_ids(results: Sequence[Message], before: Sequence[Message], ids: Sequence[str]) -> list[Message]:

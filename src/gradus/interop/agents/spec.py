@@ -1,8 +1,8 @@
 """The environment of an agent, its tasks and its rewards: given as objects, or by a name.
 
 ``agent.py:my_agent`` is a function or coroutine ``my_agent(task, client)``; ``command:node agent.js`` is a program in any language. Options stand
-behind a question mark: ``tasks=FILE`` (rows, as in ``rows.jsonl``; a file of Python may hold them as ``tasks``), and the limits of an episode
-``seconds``, ``calls`` and ``tokens``. A file's ``rewards``, a list of functions, are its grader unless others are given.
+behind a question mark: ``tasks=FILE`` (rows, as in ``rows.jsonl``; a file of Python may hold them as ``tasks``), and the fields of
+:class:`~gradus.interop.agents.calls.AgentLimits`. A file's ``rewards``, a list of functions, are its grader unless others are given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from gradus.interop.agents.environment import Agent, AgentCommand, AgentEnvironm
 from gradus.rewards import Rewards, grader_of
 
 _MOST_TEXTS = 2000  # cells whose words a nano model knows for sure
-_OPTIONS = {"tasks": str, "seconds": float, "calls": int, "tokens": int, "episodes": int}
+_OPTIONS = {
+    "tasks": str,
+    "seconds": float,
+    "calls": int,
+    "tokens": int,
+    "episodes": int,
+    "wait_ms": float,
+    "endpoint_host": str,
+    "hosts": str,
+}
 
 
 def agent_spec(
@@ -84,12 +93,17 @@ def agent_spec(
         max_sessions=limits.episodes,
         foreign=True,
         # Answers come when all episodes wait for one, so that rounding does not depend on who came first.
-        stepping=Stepping(episode_seconds=limits.seconds, rounds=True, by_content=True),
+        stepping=Stepping(
+            episode_seconds=limits.seconds,
+            rounds=limits.wait_ms is None,
+            by_content=True,
+            wait_ms=limits.wait_ms or 0.0,
+        ),
         policies={"teacher": taught} if teacher else {},
         teacher="teacher" if teacher else None,
         true_reward=graded,
         true_reward_name="reward",
-        language=_language(base),
+        language=_language(base, vocabulary),
     )
 
 
@@ -176,14 +190,14 @@ def _tasks_of(base: EnvironmentSpec) -> Rows:
     return of_row if isinstance(table, TableTasks) else of_seed
 
 
-def _language(base: EnvironmentSpec) -> Language:
-    """The words of a nano model: those of all columns, for what an agent asks for may stand in any of them."""
+def _language(base: EnvironmentSpec, vocabulary: Sequence[str]) -> Language:
+    """The words of a nano model: those of all columns, for what an agent asks for may stand in any of them, and of ``vocabulary``."""
     table = base.data_set
     if not isinstance(table, TableTasks):
         return Language(vocabulary=base.language.vocabulary)
     items = table.splits["train"]
     cells = [cell for item in items for cell in item.columns.values() if isinstance(cell, str)]
-    texts = list(dict.fromkeys(cells))[:_MOST_TEXTS]
+    texts = [*vocabulary, *list(dict.fromkeys(cells))[:_MOST_TEXTS]]
     return Language(vocabulary=lambda: text_vocabulary(items, texts))
 
 

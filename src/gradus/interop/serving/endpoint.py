@@ -132,12 +132,14 @@ async def while_client_waits(http: Request, work: Awaitable[T]) -> T:
     """Return what comes of the work. Raises ApiError, and ends it, if the client leaves before."""
     answer = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(http.receive())  # behind the body comes nothing but the end of the connection
-    await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    leaving.cancel()
-    if not answer.done():
-        answer.cancel()
+    try:
+        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return await answer
         raise ApiError("the client has left", status=CLIENT_LEFT)
-    return await answer
+    finally:
+        leaving.cancel()
+        answer.cancel()
 
 
 async def _with_errors(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:

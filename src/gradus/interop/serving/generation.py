@@ -169,7 +169,8 @@ class ContinuousBatch:
         with evaluating(self.loaded):
             logits = self.loaded.model(input_ids=ids).logits[0, :-1]
             # A softmax of all places at once would hold the logits twice, in float32.
-            for part, targets in zip(logits.split(_SCORED), ids[0, 1:].split(_SCORED), strict=True):
+            for start in range(0, len(logits), _SCORED):
+                part, targets = logits[start : start + _SCORED], ids[0, 1 + start : 1 + start + _SCORED]
                 logprobs = part.float().log_softmax(-1)
                 own = logprobs.gather(-1, targets[:, None])[:, 0].tolist()
                 best = logprobs.max(-1)

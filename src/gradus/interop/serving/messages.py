@@ -142,7 +142,13 @@ def _content(answer: ChatAnswer) -> Iterator[dict[str, Any]]:
 
 async def message_events(number: int, request: ChatRequest, choice: Choice) -> AsyncIterator[str]:
     """A message in server-sent events: each block begins, comes in pieces, and ends."""
-    head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": request.model, "content": []}
+    head: dict[str, Any] = {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": [],
+    }
     usage = {"input_tokens": 0, "output_tokens": 0}
     yield _event("message_start", message={**head, "stop_reason": None, "stop_sequence": None, "usage": usage})
     try:
@@ -157,7 +163,7 @@ async def message_events(number: int, request: ChatRequest, choice: Choice) -> A
             if blocks:
                 yield _event("content_block_stop", index=0)
             for index, call in enumerate(part.message.calls, blocks):
-                block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+                block: dict[str, Any] = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
                 yield _event("content_block_start", index=index, content_block=block)
                 for piece in in_pieces(arguments_text(call)):
                     delta = {"type": "input_json_delta", "partial_json": piece}

@@ -85,7 +85,7 @@ class _ChosenTool(BaseModel):
     function: _NamedFunction
 
 
-class _Schema(BaseModel):
+class _FormSchema(BaseModel):
     schema_: dict[str, Any] = Field(default={}, alias="schema")
 
 
@@ -93,7 +93,7 @@ class ResponseFormat(BaseModel):
     """The form that an answer should have: ``text``, ``json_object``, or ``json_schema`` with the schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema = _Schema()
+    json_schema: _FormSchema = _FormSchema()
 
     @property
     def instruction(self) -> str:
@@ -133,6 +133,12 @@ class ChatRequest(RequestBody):
         if self.forced and self.forced not in (*names, *["required"] * len(names)):
             raise ApiError(f"tool_choice: there is no tool {self.forced!r} among {names}", param="tool_choice")
         return tools
+
+    @property
+    def answer_schema(self) -> Json | None:
+        """The schema of an answer in JSON; an empty one for any object, None for free text."""
+        form = self.response_format
+        return None if form is None or form.type == "text" else form.json_schema.schema_
 
     @property
     def conversation(self) -> list[dict[str, Any]]:

@@ -131,7 +131,7 @@ async def response_events(number: int, request: ChatRequest, choice: Choice) -> 
         return event({"type": kind, "sequence_number": next(sequence), **fields}, name=kind)
 
     nothing = ChatAnswer(message=Message(role="assistant"), finish="stop", usage=Usage())
-    begun = {**response_reply(number, request, nothing), "status": "in_progress", "output": []}
+    begun: dict[str, Any] = {**response_reply(number, request, nothing), "status": "in_progress", "output": []}
     yield sent("response.created", response=begun)
     try:
         text = {"item_id": f"msg_{number}", "output_index": 0, "content_index": 0}
@@ -156,8 +156,9 @@ async def response_events(number: int, request: ChatRequest, choice: Choice) -> 
 
 def _opening(sent: Callable[..., str], number: int) -> str:
     """The events that begin a text."""
-    item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
-    part = {"type": "output_text", "text": "", "annotations": []}
+    item: dict[str, Any] = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "in_progress"}
+    item["content"] = []
+    part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": []}
     first = sent("response.output_item.added", output_index=0, item=item)
     place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
     return first + sent("response.content_part.added", **place, part=part)
