@@ -14,8 +14,10 @@ from tiny_qwen2 import make_tiny_qwen2
 from gradus.core import ConfigError
 from gradus.core.documents import MANIFEST
 from gradus.rewards import choose_rewards
-from gradus.runs.forecast.base_probe import way_out
-from gradus.runs.forecast.time import fit_to_time, fitted_job, is_probed, look_at_base, seconds_of
+from gradus.runs.forecast.base_probe import load_base, way_out
+from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base
+from gradus.runs.forecast.prompts import prompts_of, try_prompts
+from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
 from gradus.runs.job import Job, resolve
 from gradus.runs.recipe.load import load_recipe
 
@@ -54,7 +56,7 @@ def test_a_base_without_any_variance_is_refused_with_a_way_out(folder: Path, tmp
     assert is_probed(job)
     lines: list[str] = []
     with pytest.raises(
-        ConfigError, match="nothing to learn from here: all its answers to each of 16 questions earn the same"
+        ConfigError, match="nothing to learn from here: its answers to 24 of 24 questions earn the same"
     ):
         fitted_job(job, tmp_path, time=None, fixed=(), anyway=False, tell=lines.append)
     assert "the base earns 0" in lines[0]
@@ -68,10 +70,11 @@ def test_a_resumed_run_keeps_the_settings_that_were_fitted(folder: Path, tmp_pat
     lines: list[str] = []
     first = fitted_job(job, tmp_path, time="5m", fixed=("grpo.groups",), anyway=False, tell=lines.append)
     assert first.recipe.grpo.groups == 4
-    assert "for 5m (--time changes it)" in lines[-1]
+    assert "for 5 min (--time changes it)" in lines[-1]
+    count = len(lines)
     again = fitted_job(job, tmp_path, time="5m", fixed=("grpo.groups",), anyway=False, tell=lines.append)
     assert again.recipe == first.recipe
-    assert len(lines) == 4  # the second time nothing was asked
+    assert len(lines) == count  # the second time nothing was asked
 
 
 def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +91,7 @@ def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatc
     probe = look_at_base(job, time=None, fixed=()).probe
     assert len(steps) == 2
     config = job.recipe.grpo
-    trained = 4 * 4  # a quarter of the questions, four answers each
+    trained = 6 * 4  # a quarter of the questions, four answers each
     assert probe.train == pytest.approx(3.2 / config.epochs / trained)
     assert probe.update == pytest.approx(0.5 / (config.epochs * config.minibatches))
     assert probe.rollout > 0
@@ -97,12 +100,29 @@ def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatc
 def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path) -> None:
     job = job_with(folder, "letters")
     probe = replace(look_at_base(job, time=None, fixed=()).probe, rollout=0.5, train=0.5, update=0.5, paid=None)
-    runs = [fit_to_time(job, probe, seconds, ()) for seconds in (600.0, 7200.0)]
-    assert runs[0][0].grpo.max_steps < runs[1][0].grpo.max_steps
-    assert all(seconds < 1.3 * limit for (_, _, seconds), limit in zip(runs, (600.0, 7200.0), strict=True))
-    kept, changes, _ = fit_to_time(job, probe, 600.0, ("grpo.max_steps", "eval.episodes"))
-    assert kept.grpo.max_steps == job.recipe.grpo.max_steps
-    assert not {"grpo.max_steps", "eval.episodes"} & changes.keys()
+
+    def plan(seconds: float, *fixed: str) -> TimePlan:
+        return plan_time(job, probe, probe_seconds=5.0, limit=seconds, fixed=fixed)
+
+    short, long = plan(600.0), plan(7200.0)
+    assert short.recipe.grpo.max_steps < long.recipe.grpo.max_steps
+    assert short.total < 1.1 * 600.0
+    assert long.total < 1.1 * 7200.0
+    assert short.problem is None
+    typed = plan(600.0, "grpo.max_steps", "eval.episodes")
+    assert typed.recipe.grpo.max_steps == job.recipe.grpo.max_steps
+    assert not {"grpo.max_steps", "eval.episodes"} & typed.changes.keys()
+
+
+def test_a_plan_beyond_the_time_is_a_failure_with_a_way_out(folder: Path) -> None:
+    """Ten steps that take 1.1 hours were a pass for eight minutes."""
+    job = job_with(folder, "letters")
+    probe = replace(look_at_base(job, time=None, fixed=()).probe, rollout=5.0, train=5.0, update=5.0, paid=None)
+    plan = plan_time(job, probe, probe_seconds=5.0, limit=480.0, fixed=())
+    assert plan.problem is not None
+    evidence, remedy = plan.problem
+    assert "and the time is 8 min" in evidence
+    assert f"--time {-(-plan.total // 60):.0f}m" in remedy
 
 
 def test_the_way_out_follows_from_what_the_answers_show(folder: Path) -> None:
@@ -110,13 +130,61 @@ def test_the_way_out_follows_from_what_the_answers_show(folder: Path) -> None:
     probe, spec = look_at_base(job, time=None, fixed=()).probe, job.environment
     for seen, way in (
         ({"stated": 0.5, "asks_for_tags": True}, "--reward final_answer"),
-        ({"stated": 0.0, "cut": replace(probe.cut, mean=0.9)}, "max_new_tokens=48"),
+        ({"stated": 0.0, "cut": replace(probe.cut, mean=0.9)}, "Reply with the answer and nothing else"),
+        ({"stated": 0.0, "longest_gold": 90, "cut": replace(probe.cut, mean=0.9)}, "max_new_tokens=48"),
         (
             {"stated": 0.5, "asks_for_tags": False, "cut": replace(probe.cut, mean=0.0)},
             "say in the question how to answer",
         ),
     ):
         assert way in way_out(replace(probe, **seen), spec, job.recipe.grpo)[1]
+
+
+def short_job(folder: Path) -> Job:
+    """Rows with short answers under the default reward."""
+    return resolve(load_recipe(f"jsonl:{folder / 'rows.jsonl'}", model=str(folder / "model")))
+
+
+def test_examples_of_a_prompt_are_not_trained_on(folder: Path) -> None:
+    job = short_job(folder)
+    texts = prompts_of(job)
+    assert list(texts) == ["none", "instruction", "2 examples", "4 examples"]
+    for count, name in ((2, "2 examples"), (4, "4 examples")):
+        prompt = texts[name]
+        assert prompt is not None
+        prompted = job.with_recipe(changed(job.recipe, {"model.system_prompt": prompt})).environment
+        before, after = (spec.data_set.splits["train"] for spec in (job.environment, prompted))
+        examples = [item for item in before if item not in after]
+        assert len(examples) == count
+        assert all(item.question in prompt for item in examples)
+        assert not any(f"Question: {item.question}\n" in prompt for item in after)
+        assert prompted.data_set.system_prompt == prompt
+        assert prompted.data_set.splits["held-out"] == job.environment.data_set.splits["held-out"]
+
+
+def test_of_prompts_that_earn_the_same_the_simplest_is_used(folder: Path) -> None:
+    job = short_job(folder)
+    trial = try_prompts(job, load_base(job)[0], ())
+    assert trial is not None
+    rewards = [prompt.reward.mean for prompt in trial.prompts]
+    assert trial.best.reward.mean == max(rewards)
+    assert trial.best is trial.prompts[rewards.index(max(rewards))]
+    assert trial.changes() == {"model.system_prompt": trial.best.text}
+    assert not replace(trial, fixed=True).changes()
+
+
+def test_a_base_without_a_signal_learns_reference_answers_first(folder: Path, tmp_path: Path) -> None:
+    """A set on which the base earned 0 of 64 ended the run."""
+    job = short_job(folder)
+    lines: list[str] = []
+    fitted = fitted_job(job, tmp_path, time="30m", fixed=(), anyway=False, tell=lines.append)
+    assert fitted.recipe.teach.enabled
+    assert fitted.recipe.teach.episodes <= fitted.environment.data_set.size("train")
+    assert "sft" in fitted.policies()
+    assert any("reference answers comes first" in line for line in lines)
+    assert fitted_job(job, tmp_path, time="30m", fixed=(), anyway=False, tell=lines.append).recipe == fitted.recipe
+    with pytest.raises(ConfigError, match="nothing to learn from here"):
+        fitted_job(job, tmp_path / "b", time="30m", fixed=("teach.enabled",), anyway=False, tell=lines.append)
 
 
 @pytest.mark.parametrize("wrong", ["20", "m", "0m", "20 days"])

@@ -195,6 +195,20 @@ def test_a_run_ends_after_five_steps_in_which_nothing_could_be_learned(lamps_mod
     assert (result.steps, result.stopped) == (5, "no variance")
     (alert,) = [record for record in RunFolder(tmp_path / "run").records() if record["kind"] == "alert"]
     assert (alert["rule"], alert["action"], alert["step"]) == ("no variance", "stopped", 5)
+
+
+def test_steps_that_do_not_fit_the_time_are_left_out_and_the_others_keep_their_numbers(
+    unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path
+) -> None:
+    """A time of eight minutes was at step 10 after sixteen."""
+    config = settings(max_steps=500)
+    options = GrpoOptions(seconds=0.01, live=False)
+    result = train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=options)
+    assert (result.steps, result.stopped) == (2, None)
+    records, whole = (RunFolder(folder).records() for folder in (tmp_path / "run", unbroken[0]))
+    first = [[record for record in without_clock(lines) if record["kind"] == "step"][:2] for lines in (records, whole)]
+    assert first[0] == first[1]
+    assert {record["step"] for record in records if record["kind"] == "validation"} == {0, 2}
     taught = settings(max_steps=6, validation_every=0, kl_coef=0.1)
     assert train_grpo(lamps_model, spec, taught, tmp_path / "other", options=options).steps == 6
 

@@ -123,7 +123,7 @@ def train(
         rewards: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of numbers``; or names as in ``gradus rewards list``; or
             pairs of one of these and a weight.
         steps: GRPO's steps.
-        warm_start: SFT on a teacher's episodes before GRPO. By default only a nano model gets it.
+        warm_start: SFT on a teacher's episodes before GRPO. By default the recipe says so, and a base without a signal gets it from reference answers.
         out: the run's folder; the same call goes on there where it stopped.
         time: fit lengths, groups, steps and evaluation to a time, as in ``"20m"``.
         seed: of the whole run. ``seeds``: train from so many, one after another or beside each other.
@@ -142,8 +142,7 @@ def train(
 
     if tasks is not None:
         data = agent(cast(Callable[..., Any], data), tasks)
-    warm = model is None if warm_start is None else warm_start
-    changes: dict[str, Any] = {"teach.enabled": warm}
+    changes: dict[str, Any] = {} if warm_start is None else {"teach.enabled": warm_start}
     if steps is not None:
         changes["grpo.max_steps"] = steps
     return run(
@@ -185,7 +184,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     recipe_options, run_options = split_options(options)
     require_training()
     from gradus.runs.forecast.checks import require_names
-    from gradus.runs.forecast.time import fitted_job
+    from gradus.runs.forecast.look import fitted_job
     from gradus.runs.stages.runner import run_stages
     from gradus.runs.stages.seeds import run_seeds
 
@@ -200,6 +199,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
         time=time,
         fixed=fixed_keys(job, data, recipe_options, time),
         anyway=anyway,
+        seeds=seeds,
         tell=Terminal(quiet=quiet(), highlight=False).print,
     )
     if seeds == 1:

@@ -162,6 +162,15 @@ class Manifest:
         """Returns the seconds that a stage has taken, over all tries."""
         return self._stages[stage]["seconds"]
 
+    def seconds_for(self, stage: str) -> float | None:
+        """Returns what the plan of time leaves for a stage: the time less what all stages took so far, and what is planned after it. None without one."""
+        plan = self.extra("plan").get("plan", {})
+        if plan.get("limit") is None:
+            return None
+        taken = sum(record["seconds"] for record in self._stages.values())
+        after = sum(plan["seconds"].get(name, 0.0) for name in _downstream(stage))
+        return plan["limit"] - taken - after
+
     def keep(self, *names: str) -> None:
         """Store the checksums of files that belong to no stage."""
         self._summaries = {name: digest(self.folder / name) for name in names}
@@ -170,7 +179,9 @@ class Manifest:
     def costs(self) -> list[dict[str, Any]]:
         """One row a stage, in order: stage, seconds, and what else it reported."""
         rows = [(name, self._stages[name]) for name in UPSTREAM if name in self._stages and name != "plan"]
-        return [{"stage": name, **record["cost"], "seconds": record["seconds"]} for name, record in rows]
+        costs = [{"stage": name, **record["cost"], "seconds": record["seconds"]} for name, record in rows]
+        planned = self.extra("plan").get("plan", {}).get("seconds", {})
+        return [row | {"planned": planned[row["stage"]]} if row["stage"] in planned else row for row in costs]
 
     def _require_redo(self, stage: str, settings: list[tuple[str, Any, Any]], data: list[str]) -> None:
         """Raises ConfigError if a stage with other inputs may not be done again."""

@@ -30,6 +30,7 @@ from gradus.training.run.validation import chosen_reward, validate
 
 STORED_GROUPS = 2  # of a step whose episodes are stored
 _SILENT_STEPS = 5  # without a difference in any group: then a run ends
+_PLANNED_AGAIN = (2, 5)  # steps after which the last step is chosen anew, by what a step has taken
 
 
 @dataclass
@@ -37,6 +38,7 @@ class GrpoState:
     """The state of a run in a checkpoint, besides weights and optimizer.
 
     ``lowest_reward``: the least so far, at most 0. ``alerts``: rule and severity of those that hold. ``stopped``: the one that ended the run.
+    ``last_step``: the last one that fits the time, None as long as all do.
     """
 
     step: int = 0
@@ -47,6 +49,7 @@ class GrpoState:
     alerts: list[list[str]] = field(default_factory=list[list[str]])
     stopped: str | None = None
     schedule: dict[str, Any] | None = None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +137,13 @@ class GrpoLoop:
         self.splits = GrpoSplits(spec, self.config, taught=taught_ids(Path(learner.name)))
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
+        self.began = time.perf_counter()
+        self.validation_seconds = 0.0  # of the last one
+
+    @property
+    def last_step(self) -> int:
+        """The step after which the run ends: the last one of the settings, or of those that fit the time."""
+        return self.config.max_steps if self.state.last_step is None else self.state.last_step
 
     def run(self) -> GrpoResult:
         """Takes the remaining steps, shows each one, and writes the final model."""
@@ -170,13 +180,14 @@ class GrpoLoop:
         self.splits.store(self.folder, state.next_task)
         if state.step == 0:
             self.validate(screen)
-        while state.step < config.max_steps and state.stopped is None:
+        while state.step < self.last_step and state.stopped is None:
             record = from_main(self.step(screen))
             state.step += 1
             self.write(record)
             self.handle_alerts(screen)
             self.end_if_silent(screen)
-            last = state.step == config.max_steps or state.stopped is not None
+            self.keep_to_time(screen)
+            last = state.step == self.last_step or state.stopped is not None
             if config.validation_every and (state.step % config.validation_every == 0 or last):
                 self.validate(screen)
             interrupted = any_of(interrupt.requested)
@@ -296,6 +307,7 @@ class GrpoLoop:
         if not tasks:
             return
         screen.phase("validating")
+        began = time.perf_counter()
         if self.schedule is not None:
             tell_steps_taken(self.grader, state.step)
         policies = self.learner.validation_policies()
@@ -318,6 +330,7 @@ class GrpoLoop:
             screen.note(f"best so far at step {state.step}: validation reward {format_number(reward, 4)}")
         for record in records:
             self.write(record)
+        self.validation_seconds = time.perf_counter() - began
 
     def handle_alerts(self, screen: Screen) -> None:
         """Lets the monitor look at the run.
@@ -357,6 +370,21 @@ class GrpoLoop:
             }
             self.folder.append({"kind": "alert", "step": self.state.step, **alert, "action": "stopped"})
             screen.note("{severity}: {rule}: {evidence} -> {remedy} (stopped)".format(**alert))
+
+    def keep_to_time(self, screen: Screen) -> None:
+        """Chooses the last step that fits the time, after steps 2 and 5 and when the time is nearly up."""
+        limit, state = self.options.seconds, self.state
+        steps = [record["seconds"]["total"] for record in self.records if record.get("kind") == "step"]
+        if limit is None or state.step >= self.last_step or state.step < 2 or len(steps) < 2:
+            return
+        remaining = limit - (time.perf_counter() - self.began)
+        step = sum(steps[1:]) / len(steps[1:])  # the first one also allocates the optimizer's state
+        every = self.config.validation_every
+        with_validation = step + (self.validation_seconds / every if every else 0.0)
+        fitting = state.step + max(0, int((remaining - self.validation_seconds) / with_validation))
+        if fitting < self.last_step and (state.step in _PLANNED_AGAIN or fitting == state.step):
+            state.last_step = fitting
+            screen.note(f"{fitting} of {self.config.max_steps} steps fit the time: a step takes {step:.1f} s")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Adds a record to the metrics."""

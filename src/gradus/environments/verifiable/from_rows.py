@@ -12,7 +12,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, R
 from gradus.core.foreign import GRADER_SECONDS, raised_at, within
 from gradus.core.values import Json
 from gradus.environments.verifiable.environment import Judge, Judgement, judge_marked
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, example_of, split_items
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.rows import check_answers, list_rows, read_items, usual_columns
 from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_of, one_turn_spec
@@ -171,7 +171,7 @@ def with_own_rewards(spec: EnvironmentSpec, grader: Grader, *, system_prompt: st
     """Returns the environment with a grader of reward functions as its default one.
 
     Rows that would be read in tags become plain questions if no function reads tags, or if the questions ask for tags themselves: they are
-    asked with ``system_prompt``, or without one, and the reward is the true reward.
+    asked with ``system_prompt``, or without one, and the reward is the true reward. Rows that are examples in the prompt are not trained on.
     """
     rewards, tasks = rewards_of(grader), spec.data_set
     beside = replace(spec, graders={**spec.graders, grader.name: grader}, default_grader=grader.name)
@@ -186,8 +186,9 @@ def with_own_rewards(spec: EnvironmentSpec, grader: Grader, *, system_prompt: st
         return beside
     # A prompt of one's own stays; ours asks for tags that nobody would read.
     prompt = (system_prompt or "") if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
+    trained = [item for item in items if example_of(item) not in prompt]
     return one_turn_spec(
-        TableTasks(tasks.name, tasks.splits, system_prompt=prompt),
+        TableTasks(tasks.name, {**tasks.splits, "train": trained}, system_prompt=prompt),
         answering_of(items, prompt, write=in_format if tags else lambda _, answer: answer),
         summary=spec.summary,
         recipe=spec.recipe,

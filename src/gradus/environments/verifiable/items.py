@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
+from gradus.rewards.answers import gold_answer
 
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
@@ -92,6 +93,11 @@ class TableTasks:
 def question_key(question: str) -> str:
     """Returns a question without the case and white space that make no other question of it."""
     return " ".join(question.lower().split())
+
+
+def example_of(item: Item) -> str:
+    """Writes a row as an example in a system prompt; a row whose example the prompt holds is not trained on."""
+    return f"Question: {item.question}\nAnswer: {gold_answer(item.answer)}"
 
 
 def content_of(source: TaskSource) -> Callable[[Task], str]:

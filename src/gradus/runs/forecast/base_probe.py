@@ -28,10 +28,11 @@ from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import policy_update
 
-QUESTIONS, SAMPLES = 16, 4
+QUESTIONS, SAMPLES = 24, 4
 _PARTS = 4  # of the questions; the speed of each part is one measurement
 _STATED = 0.1  # share of answers that hold the gold from where on form, not skill, is what they lack
 _CUT = 0.5
+_SIGNAL = 0.1  # share of questions that tell answers apart, below which most steps of GRPO have nothing to learn from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,8 @@ class BaseProbe:
     """The base on questions of the run, under the run's own sampling.
 
     ``varied``: questions whose answers earned different rewards; ``cut``: answers that ended at the limit. ``speed``: sampled tokens a
-    second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update.
+    second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update, ``grading``: of environment and reward for one episode,
+    ``load``: of loading the model.
     ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
     answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward. ``error``: why the first answer without a reward has none.
     """
@@ -51,8 +53,11 @@ class BaseProbe:
     rollout: float
     train: float
     update: float
+    grading: float
+    load: float
     paid: int | None
     lengths: Sequence[int]
+    longest_gold: int
     stated: float
     example: tuple[str, str, float | None]
     asks_for_tags: bool
@@ -60,18 +65,19 @@ class BaseProbe:
 
     @property
     def silent(self) -> bool:
-        """No question told one answer from another: GRPO has nothing to learn from."""
-        return not self.varied.mean
+        """Too few questions told one answer from another: GRPO has nothing to learn from."""
+        return (self.varied.mean or 0.0) < _SIGNAL
+
+    def shorter(self, config: GrpoConfig) -> float:
+        """Returns the share of an episode's length that is left with the limit of ``config``: shorter limits make shorter episodes."""
+        most = config.sampling.max_new_tokens
+        return sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
 
     def step_seconds(self, config: GrpoConfig) -> float:
-        """Seconds of a step of GRPO here; shorter limits make shorter episodes."""
-        most = config.sampling.max_new_tokens
-        share = sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
-        episodes = config.groups * config.group_size
-        return (
-            episodes * share * (self.rollout + config.epochs * self.train)
-            + config.epochs * config.minibatches * self.update
-        )
+        """Returns the seconds of a step of GRPO here."""
+        episode = self.shorter(config) * (self.rollout + config.epochs * self.train)
+        updates = config.epochs * config.minibatches
+        return config.groups * config.group_size * episode + updates * self.update
 
     def lines(self) -> list[str]:
         """Returns the three lines that a person is told."""
@@ -83,10 +89,16 @@ class BaseProbe:
         ]
 
 
-def probe_base(job: Job) -> BaseProbe:
+def load_base(job: Job) -> tuple[LoadedModel, float]:
+    """Loads the model that the run begins with, as GRPO trains it, and returns it with the seconds that it took."""
+    began = time.perf_counter()
+    loaded = prepare_model(load_model(job.base_model(Path()), **job.loading()), job.recipe.grpo)
+    return loaded, time.perf_counter() - began
+
+
+def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
     """Samples, grades and trains once, on a model that is thrown away. Several turns take a quarter of the questions."""
     config, spec = job.recipe.grpo, job.environment
-    loaded = prepare_model(load_model(job.base_model(Path()), **job.loading()), config)
     policy = LocalPolicy(
         loaded,
         config.sampling,
@@ -98,7 +110,7 @@ def probe_base(job: Job) -> BaseProbe:
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
     part = max(1, count // _PARTS)
     groups: list[Group] = []
-    seconds, speeds = 0.0, list[float]()
+    seconds, grading, speeds = 0.0, 0.0, list[float]()
     with progress_bar("probe of the base", count * SAMPLES, "answers") as advance:
         for first in range(0, len(tasks), part):
             began = time.perf_counter()
@@ -116,11 +128,19 @@ def probe_base(job: Job) -> BaseProbe:
             spent = time.perf_counter() - began
             groups += rolled.groups
             seconds += spent
+            grading += rolled.seconds["environment"] + rolled.seconds["reward"]
             speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
     train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]])
     episodes = [episode for group in groups for episode in group.episodes]
-    return _figures(spec, episodes, config, rollout=seconds / len(episodes), train=train, update=update, speeds=speeds)
+    costs = {
+        "rollout": seconds / len(episodes),
+        "grading": grading / len(episodes),
+        "train": train,
+        "update": update,
+        "load": load_seconds,
+    }
+    return _figures(spec, episodes, config, speeds=speeds, **costs)
 
 
 def _figures(
@@ -149,6 +169,7 @@ def _figures(
         speed=mean_interval(speeds),
         paid=max(paid, default=None),
         lengths=[_tokens(episode) for episode in episodes],
+        longest_gold=max(map(len, golds), default=0),
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
         error=next(
@@ -200,12 +221,27 @@ def _training_seconds(
     return train / config.epochs / episodes, update / (config.epochs * config.minibatches)
 
 
+def _for_cut_answers(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> str:
+    """Returns the one remedy for answers that end at the limit: a prompt if the reference answers are far shorter, else a higher limit."""
+    limit = config.sampling.max_new_tokens
+    is_asked = bool(getattr(spec.data_set, "system_prompt", ""))
+    if spec.teacher is None or probe.longest_gold > limit:
+        return f"allow longer answers with --set grpo.sampling.max_new_tokens={2 * limit}"
+    if is_asked:
+        return "warm-start it with --set teach.enabled=true"
+    return "ask for the answer alone with --set model.system_prompt='Reply with the answer and nothing else.'"
+
+
+def _same(probe: BaseProbe) -> int:
+    return round(probe.varied.n * (1.0 - (probe.varied.mean or 0.0)))
+
+
 def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tuple[str, str]:
     """Says why the base has nothing to learn from, and what to do about it: whichever cause its own answers show."""
     mean, cut = probe.reward.mean or 0.0, probe.cut.mean or 0.0
     if probe.reward.mean is None:
         return f"none of its answers could be graded: {probe.error}", "try the reward with gradus rewards try"
-    why = f"all its answers to each of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
+    why = f"its answers to {_same(probe)} of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
     if mean > 0 and probe.stated > _CUT:
         return why, "the questions are too easy for it: bring harder ones"
     if probe.stated >= _STATED and probe.asks_for_tags:
@@ -214,8 +250,7 @@ def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tupl
         )
         return f"{why}, though {probe.stated:.0%} of them hold the gold answer: it does not write the tags", remedy
     if cut >= _CUT:
-        remedy = f"allow longer answers with --set grpo.sampling.max_new_tokens={2 * config.sampling.max_new_tokens}"
-        return f"{why}, and {cut:.0%} of them are cut", remedy
+        return f"{why}, and {cut:.0%} of them are cut", _for_cut_answers(probe, spec, config)
     if probe.stated >= _STATED:
         remedy = "say in the question how to answer, or mend the reward (gradus rewards try)"
         return f"{why}, though {probe.stated:.0%} of them hold the gold answer, as {probe.example[1][:60]!r}", remedy

@@ -19,7 +19,6 @@ from gradus.runs.shapes import GIB, Lengths, card_of, this_machine
 from gradus.training.trainer_config import TrainerConfig
 
 _ROUNDING = 1e-9
-_LONG = 3 * 3600  # seconds of a run from which on it is warned of
 
 
 def model(subject: Subject) -> list[Finding]:
@@ -117,19 +116,15 @@ def probe(subject: Subject) -> list[Finding]:
 
 def base(subject: Subject) -> list[Finding]:
     """Tells what the base earns on questions of the run before training, and how long the run will take."""
-    from gradus.runs.forecast.time import is_probed, look_at_base
+    from gradus.runs.forecast.look import is_probed, look_at_base
 
     if not is_probed(subject.job):
         return [passed("a nano model, or a run at toy size: it is not asked before")]
     if subject.grader.remote and not subject.online:
         return [not_checked(f"the grader {subject.grader.name} asks a server and was not asked", "give --online")]
     look = look_at_base(subject.job, time=subject.circumstances.time, fixed=subject.circumstances.fixed)
-    findings = [passed(line) for line in look.probe.lines()]
-    if look.problem is not None:
-        findings.append(failed(*look.problem))
-    if look.seconds > _LONG:
-        return [*findings, warned(look.plan, "give a shorter --time, lower grpo.max_steps, or take a faster machine")]
-    return [*findings, passed(look.plan)]
+    findings = [passed(line) for line in look.lines()]
+    return findings if look.problem is None else [*findings, failed(*look.problem)]
 
 
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter

@@ -1,29 +1,31 @@
-"""The look at the base before a run spends anything: refused if nothing can be learned, else fitted to the time there is."""
+"""Plans the seconds of each stage of a run, and fits the settings of a recipe to the time that there is."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
 from gradus.core import ConfigError
-from gradus.policies.local.folders import is_nano
-from gradus.runs.forecast.base_probe import BaseProbe, probe_base, way_out
+from gradus.environments.verifiable.items import TableTasks
+from gradus.runs.forecast.base_probe import BaseProbe
 from gradus.runs.job import Job
-from gradus.runs.manifest import Manifest, StageInputs
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.sources import reward_sources
-from gradus.training.distributed.processes import world
 
-ON_A_CPU = "1h"  # for a published model, unless a time is given
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 _GROUPS = (16, 8, 4)
 _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, and more than most need
 _JUDGED = 0.25  # of the time, at most, for the evaluation
+_TAUGHT = 0.25  # of the time, at most, for SFT
 _FEWEST = 30  # episodes of a condition
+_SFT_STEPS = 30  # a warm start on rows takes about so many
+_TEXT_AUDIT = 3.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
+_AUDIT_POLICIES = 5  # of the panel of an environment
+_KEEPS = 2.0  # what loading and storing a model take in a training stage, as a multiple of loading it
+_TOLERANCE = 1.1  # a plan that is this much longer than the time is refused
 
 
 def seconds_of(text: str) -> float:
@@ -38,154 +40,194 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def time_text(hours: float) -> str:
-    """Writes ``1.5 h``, ``12 min`` or ``under 1 min``."""
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    return f"{60 * hours:.0f} min" if hours >= 1 / 60 else "under 1 min"
+def time_text(seconds: float) -> str:
+    """Writes ``1.5 h``, ``12 min`` or ``45 s``."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def fit_to_time(
-    job: Job, probe: BaseProbe, time: float | None, fixed: Collection[str]
-) -> tuple[Recipe, dict[str, Any], float]:
-    """The recipe with settings for ``time`` seconds, these settings, and the seconds that its GRPO and evaluation then take.
+@dataclass(frozen=True, kw_only=True)
+class TimePlan:
+    """The recipe that fits, its changes, and the seconds planned for each stage, the probe among them. ``limit``: seconds of the whole run; None for any."""
+
+    recipe: Recipe
+    changes: Mapping[str, Any]
+    seconds: Mapping[str, float]
+    limit: float | None
+
+    @property
+    def total(self) -> float:
+        """Seconds of all stages."""
+        return sum(self.seconds.values())
+
+    @property
+    def problem(self) -> tuple[str, str] | None:
+        """Says why the plan does not fit the time, and the way out; None if it fits."""
+        if self.limit is None or self.total <= _TOLERANCE * self.limit:
+            return None
+        minutes = math.ceil(self.total / 60)
+        return (
+            f"the shortest run with these settings takes {time_text(self.total)}, and the time is {time_text(self.limit)}",
+            f"give --time {minutes}m, fewer grpo.group_size, shorter answers, or a smaller model",
+        )
+
+    def lines(self) -> list[str]:
+        """Returns the plan as a table of seconds, and the settings in a line."""
+        names = [*self.seconds, "all"]
+        cells = [f"{seconds:.0f}" for seconds in (*self.seconds.values(), self.total)]
+        widths = [max(len(name), len(cell)) for name, cell in zip(names, cells, strict=True)]
+        title = "  ".join(name.rjust(width) for name, width in zip(names, widths, strict=True))
+        row = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        grpo = self.recipe.grpo
+        answers = f"{grpo.groups} x {grpo.group_size} answers of at most {grpo.sampling.max_new_tokens} tokens"
+        limit = f", for {time_text(self.limit)} (--time changes it)" if self.limit is not None else ""
+        return [f"plan     {title}", f"seconds  {row}", f"{grpo.max_steps} steps of {answers}{limit}"]
+
+
+def plan_time(
+    job: Job, probe: BaseProbe, *, probe_seconds: float, limit: float | None, fixed: Collection[str]
+) -> TimePlan:
+    """Fits the settings of a job to ``limit`` seconds and plans each stage.
 
     ``fixed``: keys that a person set; they stay. Steps are round numbers, so that the same machine gives the same ones.
     """
+    fitted = _Fitting(job, probe, probe_seconds, fixed)
+    if limit is not None:
+        fitted.shorten_answers()
+        fitted.shorten_evaluation(_JUDGED * limit)
+        fitted.shorten_sft(_TAUGHT * limit)
+        fitted.choose_steps(limit)
+    return TimePlan(recipe=fitted.job.recipe, changes=fitted.changes, seconds=fitted.seconds(), limit=limit)
+
+
+class _Fitting:
+    """A job whose settings are changed one after another until they fit."""
+
+    def __init__(self, job: Job, probe: BaseProbe, probe_seconds: float, fixed: Collection[str]) -> None:
+        self.job, self.probe, self.probe_seconds, self.fixed = job, probe, probe_seconds, fixed
+        self.changes: dict[str, Any] = {}
+
+    def seconds(self) -> dict[str, float]:
+        return {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe)}
+
+    def is_fixed(self, key: str) -> bool:
+        return key in self.fixed or key.rpartition(".")[0] in self.fixed  # a section within a section counts as one
+
+    def set_to(self, key: str, value: Any) -> None:
+        if not self.is_fixed(key):
+            self.changes[key] = value
+            self.job = self.job.with_recipe(changed(self.job.recipe, {key: value}))
+
+    def shorten_answers(self) -> None:
+        """Limits answers to half as many tokens again as the longest answer that earned something."""
+        most, paid = self.job.recipe.grpo.sampling.max_new_tokens, self.probe.paid
+        if paid is not None:
+            enough = next((length for length in _LENGTHS if length >= 1.5 * paid), most)
+            self.set_to("grpo.sampling.max_new_tokens", min(most, enough))
+
+    def shorten_evaluation(self, limit: float) -> None:
+        """Evaluates on fewer tasks, at least 30 of each condition."""
+        planned, section = self.seconds()["eval"], self.job.recipe.eval
+        if planned > limit:
+            seeds = max(len(condition.seeds) for condition in self.job.environment.conditions.values())
+            fewer = int(limit / planned * (section.episodes or seeds)) // 10 * 10
+            self.set_to("eval.episodes", max(min(_FEWEST, seeds), fewer))
+
+    def shorten_sft(self, limit: float) -> None:
+        """Takes about 30 steps of a warm start on rows, fewer passes if there is less time."""
+        section = self.job.recipe.sft
+        if not self.job.recipe.teach.enabled or not isinstance(self.job.environment.data_set, TableTasks):
+            return
+        steps_an_epoch = _sft_steps(self.job.recipe, epochs=1)
+        self.set_to("sft.epochs", max(section.epochs, round(_SFT_STEPS / steps_an_epoch)))
+        while self.seconds()["sft"] > limit and self.job.recipe.sft.epochs > 1 and not self.is_fixed("sft.epochs"):
+            self.set_to("sft.epochs", self.job.recipe.sft.epochs - 1)
+
+    def choose_steps(self, limit: float) -> None:
+        """Chooses groups and steps for what the other stages leave; fewer groups if forty steps do not fit."""
+        recipe = self.job.recipe
+        sizes = [size for size in _GROUPS if size <= recipe.grpo.groups]
+        if self.is_fixed("grpo.groups") or not sizes:
+            sizes = [recipe.grpo.groups]
+        steps = 0
+        for size in sizes:
+            self.set_to("grpo.groups", size)
+            steps = self._fitting_steps(limit)
+            if steps >= _ENOUGH:
+                break
+        if not self.is_fixed("grpo.max_steps") and not recipe.stage:
+            most = min(_MOST, recipe.grpo.max_steps)
+            steps = min(most, max(steps, _LEAST))
+            self.set_to("grpo.max_steps", steps // 10 * 10 if steps >= 20 else steps)
+            self.set_to("grpo.validation_every", max(5, self.job.recipe.grpo.max_steps // 8))
+
+    def _fitting_steps(self, limit: float) -> int:
+        config = self.job.recipe.grpo
+        others = self.seconds()
+        others.pop("grpo")
+        every = max(5, config.validation_every)
+        validated = config.held_out * self.probe.rollout * self.probe.shorter(config)
+        step = self.probe.step_seconds(config) + validated / every
+        return int((limit - sum(others.values()) - _KEEPS * self.probe.load - validated) / step)
+
+
+def stage_seconds(job: Job, probe: BaseProbe) -> dict[str, float]:
+    """Returns the seconds that each stage of a job takes after its probe, by the probe's costs of one episode, one update and one loading."""
     recipe, spec = job.recipe, job.environment
-    judging = _judging(job, probe, recipe.eval.episodes)
-    if time is None:
-        return recipe, {}, recipe.grpo.max_steps * _step(probe, recipe) + judging
-    changes: dict[str, Any] = {}
-
-    def set_to(key: str, value: Any) -> Recipe:
-        if key not in fixed and key.rpartition(".")[0] not in fixed:  # a section within a section counts as one
-            changes[key] = value
-        return changed(recipe, changes)
-
-    most = recipe.grpo.sampling.max_new_tokens
-    fitted = recipe
-    if probe.paid is not None:
-        enough = next((length for length in _LENGTHS if length >= 1.5 * probe.paid), most)
-        fitted = set_to("grpo.sampling.max_new_tokens", min(most, enough))
-    if judging > _JUDGED * time:
-        seeds = max(len(condition.seeds) for condition in spec.conditions.values())
-        fewer = int(_JUDGED * time / judging * (recipe.eval.episodes or seeds)) // 10 * 10
-        fitted = set_to("eval.episodes", max(min(_FEWEST, seeds), fewer))
-    judging = _judging(job, probe, fitted.eval.episodes)
-    training = time - judging
-    sizes = [size for size in _GROUPS if size <= fitted.grpo.groups]
-    if "grpo.groups" in fixed or not sizes:
-        sizes = [fitted.grpo.groups]
-    steps = 0
-    for size in sizes:
-        fitted = set_to("grpo.groups", size)
-        steps = int(training / _step(probe, fitted))
-        if steps >= _ENOUGH:
-            break
-    if "grpo.max_steps" not in fixed and not recipe.stage:
-        steps = min(_MOST if recipe.grpo.max_steps > _MOST else recipe.grpo.max_steps, max(steps, _LEAST))
-        fitted = set_to("grpo.max_steps", steps // 10 * 10 if steps >= 20 else steps)
-        fitted = set_to("grpo.validation_every", max(5, fitted.grpo.max_steps // 8))
-    return fitted, changes, fitted.grpo.max_steps * _step(probe, fitted) + judging
+    grpo = recipe.grpo
+    answer = probe.shorter(grpo)
+    seconds = {"model": probe.load, "audit": _audit_seconds(job, probe)}
+    if recipe.teach.enabled:
+        seconds["teach"] = recipe.teach.episodes * probe.grading
+        seconds["sft"] = _sft_seconds(recipe, probe)
+    validations = 1 + grpo.max_steps / grpo.validation_every if grpo.validation_every else 0.0
+    seconds["grpo"] = (
+        _KEEPS * probe.load
+        + grpo.max_steps * probe.step_seconds(grpo)
+        + validations * grpo.held_out * probe.rollout * answer
+    )
+    sizes = [len(spec.conditions[name].seeds) for name in recipe.eval.conditions or spec.conditions]
+    episodes = sum(min(size, recipe.eval.episodes or size) for size in sizes) * recipe.eval.samples
+    policies = job.policies()
+    seconds["eval"] = len(policies) * episodes * probe.rollout * answer + probe.load * _models(policies)
+    return seconds
 
 
-def _judging(job: Job, probe: BaseProbe, episodes: int | None) -> float:
-    """Seconds of the evaluation with so many episodes a condition."""
-    section, conditions = job.recipe.eval, job.environment.conditions
-    sizes = [len(conditions[name].seeds) for name in section.conditions or conditions]
-    episodes_each = sum(min(size, episodes or size) for size in sizes) * section.samples
-    return len(job.policies()) * episodes_each * probe.rollout
+def _models(policies: Collection[str]) -> int:
+    """Returns how many models the evaluation loads: a policy and its greedy form are one."""
+    return len({name.removesuffix("-greedy") for name in policies})
 
 
-def _step(probe: BaseProbe, recipe: Recipe) -> float:
-    """Seconds of a step with its share of the validations."""
-    config = recipe.grpo
-    validated = config.held_out / config.validation_every * probe.rollout if config.validation_every else 0.0
-    return max(1e-6, probe.step_seconds(config) + validated)
+def _audit_seconds(job: Job, probe: BaseProbe) -> float:
+    section = job.recipe.audit
+    if not section.enabled:
+        return 0.0
+    if job.environment.max_turns == 1:
+        start, answers = _TEXT_AUDIT
+        return start + answers * probe.grading
+    return (section.episodes * _AUDIT_POLICIES + section.budget) * probe.grading
 
 
-def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """The recipe with some values of ``grpo``, ``grpo.sampling``, ``eval`` and ``teach`` changed."""
+def _sft_steps(recipe: Recipe, *, epochs: int) -> int:
+    steps = math.ceil(epochs * recipe.teach.episodes / recipe.sft.batch_size)
+    return min(steps, recipe.sft.max_steps or steps)
+
+
+def _sft_seconds(recipe: Recipe, probe: BaseProbe) -> float:
+    steps = _sft_steps(recipe, epochs=recipe.sft.epochs)
+    return _KEEPS * probe.load + steps * (recipe.sft.batch_size * probe.train + probe.update)
+
+
+def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with some values of its sections, or of sections within them, changed."""
     for key, value in changes.items():
         section, _, name = key.partition(".")
         held = getattr(recipe, section)
         inner, _, deeper = name.partition(".")
+        if isinstance(value, list):  # it was stored as JSON
+            value = tuple(cast(list[Any], value))
         if deeper:
             name, value = inner, getattr(held, inner).model_copy(update={deeper: value})
         recipe = recipe.model_copy(update={section: held.model_copy(update={name: value})})
     return recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseLook:
-    """A probe and what follows: the recipe with settings that fit the time, those settings, and seconds of GRPO and evaluation.
-
-    ``time``: as it was typed. ``problem``: why there is nothing to learn from, and the way out; None if there is something, or SFT comes first.
-    """
-
-    probe: BaseProbe
-    recipe: Recipe
-    changes: dict[str, Any]
-    seconds: float
-    time: str
-    problem: tuple[str, str] | None
-
-    @property
-    def plan(self) -> str:
-        """The settings and the time in a line."""
-        grpo = self.recipe.grpo
-        steps = f"{grpo.max_steps} steps of {grpo.groups} x {grpo.group_size} answers of at most {grpo.sampling.max_new_tokens} tokens"
-        for_time = f" for {self.time} (--time changes it)" if self.changes else ""
-        return f"{steps}: {time_text(self.seconds / 3600)} with the evaluation{for_time}"
-
-
-def is_probed(job: Job) -> bool:
-    """Says if a run looks at its base first: a published model that this process samples from, not at toy size."""
-    recipe = job.recipe
-    if recipe.model.path is None or is_nano(recipe.model.path):
-        return False
-    return not recipe.quick and recipe.grpo.sampler == "local" and world().size == 1
-
-
-def look_at_base(job: Job, *, time: str | None, fixed: Collection[str]) -> BaseLook:
-    """Probes the base; fits the settings to ``time``, on a CPU by default to an hour. ``fixed``: keys that a person set."""
-    import torch
-
-    text = time or ("" if torch.cuda.is_available() else ON_A_CPU)
-    limit = seconds_of(text) if text else None
-    probe = probe_base(job)
-    silent = probe.silent and not job.recipe.teach.enabled
-    problem = way_out(probe, job.environment, job.recipe.grpo) if silent else None
-    fitted, changes, seconds = fit_to_time(job, probe, limit, fixed)
-    return BaseLook(probe=probe, recipe=fitted, changes=changes, seconds=seconds, time=text, problem=problem)
-
-
-def fitted_job(
-    job: Job, folder: Path, *, time: str | None, fixed: Collection[str], anyway: bool, tell: Callable[[str], None]
-) -> Job:
-    """The job with settings that fit base and time; a folder that has them keeps them. Raises ConfigError if nothing can be learned."""
-    if not is_probed(job):
-        if time is not None:
-            raise ConfigError(
-                "a time fits a published model that is sampled from here; leave out --time, or give --model"
-            )
-        return job
-    manifest = Manifest(folder)
-    settings = {"recipe": job.recipe.model_dump(mode="json"), "time": time}
-    inputs = StageInputs(settings=settings, data=reward_sources(job))
-    if manifest.begun("grpo") or manifest.done("plan", inputs):
-        stored: Mapping[str, Any] = manifest.extra("plan").get("settings", {})
-        changes = {name: value for name, value in stored.items() if name not in fixed}
-        return job.with_recipe(changed(job.recipe, changes))
-    with manifest.doing("plan", inputs) as record:
-        look = look_at_base(job, time=time, fixed=fixed)
-        for line in (*look.probe.lines(), look.plan):
-            tell(line)
-        if look.problem is not None and not anyway:
-            why, remedy = look.problem
-            raise ConfigError(
-                f"the base has nothing to learn from here: {why}; {remedy}; or run with --anyway (in Python anyway=True)"
-            )
-        record |= {"settings": look.changes, "probe": asdict(look.probe)}
-    return job.with_recipe(look.recipe)

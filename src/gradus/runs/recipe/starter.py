@@ -77,6 +77,8 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
     table["lm"] = _for_language_model(spec, reads)
     table["quick"] = _settings("quick")
+    if isinstance(spec.data_set, TableTasks):
+        del table["quick"]["audit.enabled"]  # an audit of rows takes seconds
     return within_conditions(table, spec)
 
 

@@ -173,10 +173,16 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
 def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
     """Time and money of a run, and of the stages that took longest."""
     stages = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
-    parts = ", ".join(f"{row['stage']} {row['seconds']:.0f} s" for row in stages if row["seconds"] >= 0.5)
+    parts = ", ".join(
+        f"{row['stage']} {row['seconds']:.0f} s{_planned(row)}" for row in stages if row["seconds"] >= 0.5
+    )
     money = [row["cost"] for row in costs if row.get("cost") is not None]
     spent = f"; {format_money(sum(money))}" if money else ""
     return f"it took {_duration(sum(row['seconds'] for row in costs))}{f' ({parts})' if parts else ''}{spent}"
+
+
+def _planned(row: Mapping[str, Any]) -> str:
+    return f" of {row['planned']:.0f} planned" if "planned" in row else ""
 
 
 def _duration(seconds: float) -> str:

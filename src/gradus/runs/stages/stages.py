@@ -141,8 +141,16 @@ def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
-    result = grpo_stage(run.job, _start(run, "grpo"), folder, resume=begun(folder))
+    result = grpo_stage(
+        run.job, _start(run, "grpo"), folder, resume=begun(folder), seconds=run.manifest.seconds_for("grpo")
+    )
     cost.update(steps=result.steps, tokens=_tokens(folder))
+    planned = run.recipe.grpo.max_steps
+    if result.steps < planned and result.stopped is None:
+        again = f"gradus run {run.folder / 'recipe.toml'} --set grpo.max_steps={result.steps} --out OTHER"
+        run.console.print(
+            f"the time was for {result.steps} of {planned} steps; the same numbers again: {again}", highlight=False
+        )
 
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:

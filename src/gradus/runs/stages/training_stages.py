@@ -166,8 +166,8 @@ def make_nano_model(job: Job, folder: Path) -> None:
     barrier()
 
 
-def grpo_stage(job: Job, model: str, folder: Path, *, resume: bool) -> GrpoResult:
-    """GRPO with the trackers of the recipe, and the server that samples."""
+def grpo_stage(job: Job, model: str, folder: Path, *, resume: bool, seconds: float | None = None) -> GrpoResult:
+    """GRPO with the trackers of the recipe, and the server that samples. ``seconds``: steps that do not fit are left out."""
     recipe, spec = job.recipe, job.environment
     config = _seeded(recipe.grpo, recipe)
     loaded = _model_to_train(job, model, config)
@@ -184,6 +184,7 @@ def grpo_stage(job: Job, model: str, folder: Path, *, resume: bool) -> GrpoResul
                 schedule=job.schedule(),
                 monitor=Monitor(),
                 on_record=trackers,
+                seconds=seconds,
                 sampler=sampler,
                 push_weights=push_weights,
                 teacher=lambda student: find_teacher(

@@ -38,6 +38,7 @@ class GrpoOptions(RunOptions):
 
     ``sampler`` samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs. Validation
     stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each. ``teacher``: makes what ``distill_coef`` learns from, for the model that is trained.
+    ``seconds``: time for the run; steps that do not fit are left out.
     """
 
     monitor: Monitor | None = None
@@ -46,3 +47,4 @@ class GrpoOptions(RunOptions):
     sampler: Policy | None = None
     push_weights: PushWeights | None = None
     teacher: Callable[[LoadedModel], Teacher] | None = None
+    seconds: float | None = None

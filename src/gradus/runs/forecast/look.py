@@ -1,0 +1,157 @@
+"""The look at the base before a run spends anything: prompts, what the base earns, a warm start if it must be, and the plan of time."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gradus.core import ConfigError
+from gradus.environments.verifiable.items import TableTasks
+from gradus.policies.local.folders import is_nano
+from gradus.rollouts import roll_out
+from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, way_out
+from gradus.runs.forecast.prompts import PromptTrial, try_prompts
+from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
+from gradus.runs.job import Job
+from gradus.runs.manifest import Manifest, StageInputs
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.sources import reward_sources
+from gradus.stats import mean_interval
+from gradus.training.distributed.processes import world
+
+ON_A_CPU = "1h"  # for a published model, unless a time is given
+_TAUGHT_ROWS = 512
+_TRIED_ANSWERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseLook:
+    """A probe and what follows from it: prompts, changes of the recipe, and the plan of time.
+
+    ``problem``: why there is nothing to learn from, or no time for it, and the way out; None if there is something, or SFT comes first.
+    """
+
+    trial: PromptTrial | None
+    probe: BaseProbe
+    warm_start: str
+    plan: TimePlan
+    changes: Mapping[str, Any]
+    problem: tuple[str, str] | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Returns the recipe with all changes."""
+        return self.plan.recipe
+
+    def lines(self) -> list[str]:
+        """Returns what a person reads before the run."""
+        prompts = [] if self.trial is None else [self.trial.line()]
+        warm_start = [self.warm_start] if self.warm_start else []
+        return [*prompts, *self.probe.lines(), *warm_start, *self.plan.lines()]
+
+
+def is_probed(job: Job) -> bool:
+    """Says if a run looks at its base first: a published model that this process samples from, not at toy size."""
+    recipe = job.recipe
+    if recipe.model.path is None or is_nano(recipe.model.path):
+        return False
+    return not recipe.quick and recipe.grpo.sampler == "local" and world().size == 1
+
+
+def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: int = 1) -> BaseLook:
+    """Tries prompts, probes the base, and fits the settings to ``time``, on a CPU by default to an hour. ``fixed``: keys that a person set."""
+    import torch
+
+    began = clock.perf_counter()
+    text = time or ("" if torch.cuda.is_available() else ON_A_CPU)
+    limit = seconds_of(text) / seeds if text else None
+    loaded, load_seconds = load_base(job)
+    trial = try_prompts(job, loaded, fixed)
+    changes: dict[str, Any] = {} if trial is None else dict(trial.changes())
+    job = job.with_recipe(changed(job.recipe, changes))
+    probe = probe_base(job, loaded, load_seconds)
+    warm_changes, warm_start = {}, ""
+    problem = None
+    if probe.silent and not job.recipe.teach.enabled:
+        if can_warm_start(job, probe, fixed):
+            warm_changes = _warm_start(job)
+            warm_start = f"too few questions tell answers apart, so SFT on {warm_changes['teach.episodes']} reference answers comes first"
+        else:
+            why, remedy = way_out(probe, job.environment, job.recipe.grpo)
+            problem = f"the base has nothing to learn from here: {why}", remedy
+    job = job.with_recipe(changed(job.recipe, warm_changes))
+    plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed)
+    return BaseLook(
+        trial=trial,
+        probe=probe,
+        warm_start=warm_start,
+        plan=plan,
+        changes={**changes, **warm_changes, **plan.changes},
+        problem=problem or plan.problem,
+    )
+
+
+def can_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str]) -> bool:
+    """Says if a run may begin with SFT on reference answers: they earn more than the base, and a person did not decide otherwise."""
+    spec = job.environment
+    if not isinstance(spec.data_set, TableTasks) or spec.teacher is None or "teach.enabled" in fixed:
+        return False
+    tasks = [spec.train_task(index) for index in range(_TRIED_ANSWERS)]
+    rolled = roll_out(
+        spec, spec.policy(spec.teacher), tasks, seed=job.recipe.seed, key=("reference",), grader=job.grader
+    )
+    reward = mean_interval([episode.reward.value if episode.reward else None for episode in rolled.episodes])
+    return reward.mean is not None and reward.mean > (probe.reward.mean or 0.0)
+
+
+def _warm_start(job: Job) -> dict[str, Any]:
+    """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
+    rows = job.environment.data_set
+    assert isinstance(rows, TableTasks)
+    section = job.recipe.eval
+    changes: dict[str, Any] = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
+    changes |= {"sft.batch_size": 16, "sft.epochs": 1}
+    if "grpo" in section.policies and "sft" not in section.policies:
+        place = section.policies.index("grpo")
+        changes["eval.policies"] = (*section.policies[:place], "sft", "sft-greedy", *section.policies[place:])
+        changes["eval.pairs"] = (*section.pairs, "grpo-sft") if section.pairs else ()
+    return changes
+
+
+def fitted_job(
+    job: Job,
+    folder: Path,
+    *,
+    time: str | None,
+    fixed: Collection[str],
+    anyway: bool,
+    tell: Callable[[str], None],
+    seeds: int = 1,
+) -> Job:
+    """The job with settings that fit base and time; a folder that has them keeps them. Raises ConfigError if nothing can be learned."""
+    if not is_probed(job):
+        if time is not None:
+            raise ConfigError(
+                "a time fits a published model that is sampled from here; leave out --time, or give --model"
+            )
+        return job
+    manifest = Manifest(folder)
+    settings = {"recipe": job.recipe.model_dump(mode="json"), "time": time}
+    inputs = StageInputs(settings=settings, data=reward_sources(job))
+    if manifest.begun("grpo") or manifest.done("plan", inputs):
+        stored: Mapping[str, Any] = manifest.extra("plan").get("settings", {})
+        changes = {name: value for name, value in stored.items() if name not in fixed}
+        return job.with_recipe(changed(job.recipe, changes))
+    with manifest.doing("plan", inputs) as record:
+        look = look_at_base(job, time=time, fixed=fixed, seeds=seeds)
+        for line in look.lines():
+            tell(line)
+        if look.problem is not None and not anyway:
+            why, remedy = look.problem
+            raise ConfigError(f"{why}; {remedy}; or run with --anyway (in Python anyway=True)")
+        plan = {"seconds": dict(look.plan.seconds), "limit": look.plan.limit}
+        record |= {"settings": dict(look.changes), "probe": asdict(look.probe), "plan": plan}
+    return job.with_recipe(look.recipe)

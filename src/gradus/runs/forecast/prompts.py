@@ -1,0 +1,119 @@
+"""Tries prompts on the base before anything is spent: as the rows ask, with a line of instruction, and with two and four examples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradus.core import EnvironmentSpec, Task
+from gradus.environments.verifiable.items import TableTasks, example_of, mixed
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.rollouts import roll_out
+from gradus.runs.job import Job
+from gradus.runs.progress import progress_bar
+from gradus.stats import Interval, format_number, mean_interval
+
+QUESTIONS = 24
+_EXAMPLES = (2, 4)
+_LONG_EXAMPLE = 300  # letters; a prompt of longer examples costs more than it gives
+_KEY = "model.system_prompt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A system prompt under trial. ``reward``: what the base's greedy answers earn with it, on the same questions for all prompts."""
+
+    name: str
+    text: str | None
+    reward: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptTrial:
+    """The prompts that were tried, the simplest first. ``fixed``: a person set the prompt, and it stays."""
+
+    prompts: Sequence[Prompt]
+    fixed: bool
+
+    @property
+    def best(self) -> Prompt:
+        """Returns the prompt that earns the most; of equal ones the simplest."""
+        return max(self.prompts, key=lambda prompt: prompt.reward.mean or 0.0)
+
+    def changes(self) -> dict[str, str | None]:
+        """Returns the setting that follows."""
+        return {} if self.fixed else {_KEY: self.best.text}
+
+    def line(self) -> str:
+        """Returns the figures in a line."""
+        figures = ", ".join(f"{prompt.name} {format_number(prompt.reward.mean)}" for prompt in self.prompts)
+        outcome = f"the recipe's stays, {self.best.name} earned most" if self.fixed else f"{self.best.name} is used"
+        return f"greedy reward of {self.prompts[0].reward.n} questions by prompt: {figures}; {outcome}"
+
+
+def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> PromptTrial | None:
+    """Asks the base with each prompt, greedily. None if the rows bring their own prompt, or no short answers are expected."""
+    texts = prompts_of(job)
+    if not texts:
+        return None
+    jobs = {name: _with_prompt(job, text) for name, text in texts.items()}
+    questions = _questions(jobs)
+    prompts: list[Prompt] = []
+    with progress_bar("prompts", len(jobs), "prompts") as advance:
+        for name, candidate in jobs.items():
+            reward = _greedy_reward(candidate, loaded, questions)
+            prompts.append(Prompt(name=name, text=texts[name], reward=reward))
+            advance(len(prompts), len(jobs))
+    return PromptTrial(prompts=prompts, fixed=_KEY in fixed)
+
+
+def prompts_of(job: Job) -> dict[str, str | None]:
+    """Returns the prompts to try by name: none unless the recipe has a line of instruction for plain questions of one turn."""
+    line, tasks = job.recipe.model.system_prompt, job.environment.data_set
+    if line is None or not isinstance(tasks, TableTasks) or tasks.system_prompt != line:
+        return {}
+    texts: dict[str, str | None] = {"none": None, "instruction": line}
+    items = [item for item in mixed(tasks.splits["train"]) if item.answer and len(example_of(item)) <= _LONG_EXAMPLE]
+    for count in _EXAMPLES:
+        if len(items) > 2 * count:
+            examples = "\n\n".join(map(example_of, items[:count]))
+            texts[f"{count} examples"] = f"{line}\n\n{examples}"
+    return texts
+
+
+def _with_prompt(job: Job, text: str | None) -> Job:
+    model = job.recipe.model.model_copy(update={"system_prompt": text})
+    return job.with_recipe(job.recipe.model_copy(update={"model": model}))
+
+
+def _tasks_by_question(spec: EnvironmentSpec) -> Mapping[str, Task]:
+    """Returns the tasks of one pass through the training rows by what they ask."""
+    tasks, content = spec.data_set, spec.content
+    assert isinstance(tasks, TableTasks)
+    assert content is not None
+    passed = [spec.train_task(index) for index in range(tasks.size("train"))]
+    return {content(task): task for task in passed}
+
+
+def _questions(jobs: Mapping[str, Job]) -> list[str]:
+    """Returns questions that every candidate can ask: none of them is an example of a prompt."""
+    by_job = [_tasks_by_question(job.environment) for job in jobs.values()]
+    shared = [question for question in by_job[0] if all(question in tasks for tasks in by_job)]
+    return shared[:QUESTIONS]
+
+
+def _greedy_reward(job: Job, loaded: LoadedModel, questions: Sequence[str]) -> Interval:
+    config, spec = job.recipe.grpo, job.environment
+    greedy = config.sampling.changed(temperature=0)
+    policy = LocalPolicy(loaded, greedy, name="base", batch_size=config.batch_size, grammar=spec.language.grammar)
+    tasks = _tasks_by_question(spec)
+    rolled = roll_out(
+        spec,
+        policy,
+        [tasks[question] for question in questions],
+        seed=job.recipe.seed,
+        key=("prompts",),
+        grader=job.grader,
+    )
+    return mean_interval([episode.reward.value if episode.reward else None for episode in rolled.episodes])
