@@ -195,6 +195,8 @@ def test_a_run_ends_after_five_steps_in_which_nothing_could_be_learned(lamps_mod
     assert (result.steps, result.stopped) == (5, "no variance")
     (alert,) = [record for record in RunFolder(tmp_path / "run").records() if record["kind"] == "alert"]
     assert (alert["rule"], alert["action"], alert["step"]) == ("no variance", "stopped", 5)
+    taught = settings(max_steps=6, validation_every=0, kl_coef=0.1)
+    assert train_grpo(lamps_model, spec, taught, tmp_path / "other", options=options).steps == 6
 
 
 def test_steps_that_do_not_fit_the_time_are_left_out_and_the_others_keep_their_numbers(
@@ -209,8 +211,6 @@ def test_steps_that_do_not_fit_the_time_are_left_out_and_the_others_keep_their_n
     first = [[record for record in without_clock(lines) if record["kind"] == "step"][:2] for lines in (records, whole)]
     assert first[0] == first[1]
     assert {record["step"] for record in records if record["kind"] == "validation"} == {0, 2}
-    taught = settings(max_steps=6, validation_every=0, kl_coef=0.1)
-    assert train_grpo(lamps_model, spec, taught, tmp_path / "other", options=options).steps == 6
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:
