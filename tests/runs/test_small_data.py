@@ -19,7 +19,7 @@ def test_the_evaluation_takes_no_more_episodes_than_rows_are_held_out(quick, mod
     rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(10) for b in range(6)]
     job = make_job(rows, rewards=[right], model=model, quick=quick, online=False)
     recipe, most = job.recipe, max(len(condition.seeds) for condition in job.environment.conditions.values())
-    assert 1 <= (recipe.eval.episodes or most) <= most < 8
+    assert 1 <= (recipe.eval.episodes or most) <= most < 20
     if model is None:
         assert gradus.check(rows, rewards=[right], quick=quick).status != "fail"
     said = gradus.check(rows, rewards=[right], model=model, settings={"eval.episodes": 300}, quick=quick)
@@ -86,7 +86,7 @@ def test_rewards_that_are_missing_are_counted_and_named(tmp_path):
     assert "missing rewards" in (run.folder / "doctor.json").read_text()
 
 
-def test_a_reward_that_wants_another_column_ends_the_run_at_its_teacher(tmp_path):
+def test_a_reward_that_wants_another_column_ends_the_run_at_its_audit(tmp_path):
     """GRPO's first step said so, behind SFT."""
 
     def hard(completions, difficulty, **columns):
@@ -94,7 +94,10 @@ def test_a_reward_that_wants_another_column_ends_the_run_at_its_teacher(tmp_path
 
     rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)]
     with pytest.raises(
-        GradusError, match=r"none of the 64 episodes of .* could be graded: .* difficulty, which the data do not have"
+        GradusError, match=r"takes difficulty, which the data do not have; the columns are: answer, question"
     ):
         gradus.train(None, rows, rewards=[hard], quick=True, out=tmp_path / "run")
-    assert not (tmp_path / "run" / "sft").exists()
+    assert not (tmp_path / "run" / "teach").exists()
+    with pytest.raises(GradusError, match=r"none of the 64 episodes of .* could be graded: .* difficulty, which"):
+        gradus.train(None, rows, rewards=[hard], quick=True, out=tmp_path / "anyway", anyway=True)
+    assert not (tmp_path / "anyway" / "sft").exists()
