@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import executed
-from typer.main import get_command
+from cyclopts import App
+from reference import inner, shown
 
 from gradus.commands.app import app
 
@@ -26,10 +26,11 @@ LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
 LINE = re.compile(r"^\s*(?:\.venv/bin/)?(gradus [a-z][^\n]*)", re.MULTILINE)  # in a block
 INLINE = re.compile(r"`(?:\.venv/bin/)?(gradus [a-z][^`]*)`")
 
+_ANYWHERE = {"--help", "--version", "--json", "--quiet", "--verbose"}
+
 
 def main() -> int:
     """Print what is wrong; the exit code is the number of faults, at most 1."""
-    root = get_command(app)
     faults: list[str] = []
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/gradus/recipes/*.md")]
     for page in pages:
@@ -39,7 +40,7 @@ def main() -> int:
         joined = text.replace("\\\n", " ")  # a command that goes on in the next line
         past = page.name in ("CHANGELOG.md", "learned.md")  # which name commands that are gone
         for example in () if past else (*LINE.findall(joined), *INLINE.findall(joined)):
-            result.extend(_wrong(root, example))
+            result.extend(_wrong(app, example))
         faults.extend(f"{page.relative_to(ROOT)}: {fault}" for fault in result)
     faults += executed.stale()
     for fault in faults:
@@ -62,7 +63,7 @@ def _bare(text: str) -> Iterator[int]:
     yield from (line for line, rest in fences[::2] if not rest.lstrip().strip("`"))
 
 
-def _wrong(root: Any, example: str) -> Iterator[str]:
+def _wrong(root: App, example: str) -> Iterator[str]:
     """What an example asks for that is not there."""
     try:
         words = shlex.split(example, comments=True)[1:]
@@ -70,16 +71,16 @@ def _wrong(root: Any, example: str) -> Iterator[str]:
         words = example.split()[1:]
     command = root
     for word in takewhile(lambda word: word != "--", words):  # what follows is another program's
-        inner = getattr(command, "commands", {})
-        if inner and word not in inner and not word.startswith("-"):
+        names = inner(command)
+        if names and word not in names and not word.startswith("-"):
             yield f"no command {word} in: {example.strip()}"
             return
-        command = inner.get(word, command)
-        if getattr(command, "commands", None):
+        if word in names:
+            command = command[word]
             continue
-        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        options = {name for argument in shown(command) for name in argument.names} if not names else set()
         option = word.split("=")[0]
-        if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in {*known, "--help"}:
+        if re.fullmatch(r"--?[a-z][a-z-]*", option) and option not in {*options, *_ANYWHERE}:
             yield f"no option {option} in: {example.strip()}"
 
 

@@ -14,12 +14,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from cyclopts import App
+from cyclopts.argument import Argument
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
-from typer.main import get_command
 
 import gradus
-from gradus.commands.app import CODES, app
+from gradus.commands.app import ANYWHERE, CODES, app
 from gradus.runs.recipe.record import Recipe
 
 FOLDER = Path(__file__).resolve().parent / "reference"
@@ -117,13 +118,22 @@ def _default(field: Any) -> str:
 
 def commands_page() -> str:
     """One section a command, with its options; those of several commands stand once, at the end."""
-    lines = [NOTE + "# Commands", "", "`gradus COMMAND --help` says the same in a terminal.", "", CODES, ""]
-    commands = list(_commands(get_command(app), "gradus"))
-    counts = Counter(_parameter(each) for _, command in commands for each in _shown(command))
+    lines = [
+        NOTE + "# Commands",
+        "",
+        "`gradus COMMAND --help` says the same in a terminal.",
+        "",
+        ANYWHERE,
+        "",
+        CODES,
+        "",
+    ]
+    commands = list(leaves(app, "gradus"))
+    counts = Counter(_parameter(each) for _, command in commands for each in shown(command))
     shared = sorted(line for line, count in counts.items() if count > 1)
     for name, command in commands:
-        lines += [f"## `{name}`", "", _line(command.help or ""), ""]
-        rows = {_parameter(each): _spelled(each) for each in _shown(command)}
+        lines += [f"## `{name}`", "", _line(command.help), ""]
+        rows = {_parameter(each): _spelled(each) for each in shown(command)}
         lines += [row for row in rows if row not in shared]
         also = [spelled for row, spelled in rows.items() if row in shared]
         lines += [f"- as below: {', '.join(also)}"] if also else []
@@ -132,36 +142,41 @@ def commands_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _shown(command: Any) -> list[Any]:
-    return [each for each in command.params if not getattr(each, "hidden", False)]
+def inner(command: App) -> list[str]:
+    """The names of the commands in a group."""
+    return [word for word in command if not word.startswith("-")]
+
+
+def leaves(command: App, name: str) -> Iterator[tuple[str, App]]:
+    """Every command that is no group, by the words that call it."""
+    if not inner(command):
+        yield name, command
+    for word in inner(command):
+        yield from leaves(command[word], f"{name} {word}")
+
+
+def shown(command: App) -> list[Argument]:
+    """The arguments and options of a command."""
+    return [each for each in command.assemble_argument_collection() if each.parameter.name]
 
 
 def _line(text: str) -> str:
     return _code(" ".join(text.split()))
 
 
-def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if not inner:
-        yield name, command
-        return
-    for each, result in inner.items():
-        yield from _commands(result, f"{name} {each}")
+def _spelled(argument: Argument) -> str:
+    if argument.index is not None and not argument.field_info.is_keyword_only:
+        return f"`{argument.name.lstrip('-').upper()}`"
+    return f"`{' '.join([*argument.parameter.name, *(argument.parameter.negative or ())])}`"
 
 
-def _spelled(parameter: Any) -> str:
-    is_option = parameter.param_type_name == "option"
-    names = " ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else parameter.name.upper()
-    return f"`{names}`"
-
-
-def _parameter(parameter: Any) -> str:
-    default = parameter.default
-    plain = default in (None, False, "", [], ()) or callable(default)
-    shown = "" if plain else f" [`{default}`]"
-    if parameter.required:
-        shown = " [required]"
-    return f"- {_spelled(parameter)}{shown}: {_line(getattr(parameter, 'help', None) or '')}"
+def _parameter(argument: Argument) -> str:
+    default = argument.field_info.default
+    plain = argument.field_info.required or default in (None, False, "", [], ())
+    text = "" if plain or default is argument.field_info.empty or argument.keys else f" [`{default}`]"
+    if argument.required:
+        text = " [required]"
+    return f"- {_spelled(argument)}{text}: {_line(argument.parameter.help or '')}"
 
 
 def python_page() -> str:

@@ -1,4 +1,4 @@
-"""What cannot be used gets a sentence and an exit code of 3, and leaves nothing half-written."""
+"""What cannot be used gets a sentence and an exit code of 2 or 3, and leaves nothing half-written."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def largest_file(size: int) -> Iterator[None]:
 def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
     for words in (["grpo", "rhythm"], ["run", "rhythm", "--quick"]):
         code, said = gradus(*words, "-m", tmp_path / "nope", "-o", tmp_path / "out")
-        assert (code, "there is no model in" in said) == (3, True), said
+        assert (code, "there is no model in" in said) == (2, True), said
         assert not (tmp_path / "out").exists()  # so that the same folder takes the corrected command
 
 
@@ -85,7 +85,7 @@ def test_damaged_models(gradus: Said, warm_started: Path, tmp_path: Path) -> Non
 
     def refused() -> str:
         code, said = gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "out", settings=GRPO)
-        assert code == 3, said
+        assert code in (2, 3), said  # of a wrong name, and of a file that cannot be read
         assert not (tmp_path / "out").exists()
         return said
 
@@ -185,6 +185,6 @@ def test_own_code_that_cannot_be_imported_is_named_with_its_line(gradus: Said, t
     code, says = OWN[name]
     (tmp_path / name).write_text(code)
     said = gradus("envs", tmp_path / name)
-    assert said[0] == 3
+    assert said[0] == 2
     assert says in said[1].replace(f"{tmp_path}/", "")
     assert "Traceback" not in said[1]

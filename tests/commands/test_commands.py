@@ -8,23 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_line
 import pytest
-from typer.testing import CliRunner
 
 from gradus import commands, environments
-from gradus.commands.app import app, main
-from gradus.commands.signature import COMMANDS
+from gradus.commands.app import main
+from gradus.commands.entries import COMMANDS
 from gradus.core import ConfigError, GradusError
-
-runner = CliRunner()
 
 
 def gradus(*words, expect=0):
-    result = runner.invoke(app, [str(word) for word in words])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert expect is None or result.exit_code == expect, result.output
-    return result.output
+    return command_line.gradus(*words, expect=expect).output
 
 
 def test_teach_show_and_regrade(tmp_path):
@@ -42,7 +36,7 @@ def test_teach_show_and_regrade(tmp_path):
 
 
 def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
-    """typer turned it into the code 130 without a word."""
+    """It was the code 130 without a word."""
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -132,8 +126,8 @@ def test_mistakes_get_a_sentence(words, says):
 @pytest.mark.parametrize("name", ["arithmetic", "rhythm", "memory"])
 def test_a_person_can_play_any_environment(name):
     """Options that tell what a task is, such as the split of a data set, are those of the first condition."""
-    result = runner.invoke(app, ["show", name, "--play", "--seed", "3"], input="<answer> 5 </answer>\n" * 200)
-    assert result.exit_code == 0, result.output
+    result = command_line.call("show", name, "--play", "--seed", 3, stdin="<answer> 5 </answer>\n" * 200)
+    assert result.code == 0, result.output
     assert "what you could not see" in result.output
 
 
@@ -153,10 +147,8 @@ def rows(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_names_itself_again_as_it_was(rows):
-    words = (
-        "--policy gold,silence --reward mine.py:starts --condition held-out --episodes 2 --seed 3 --pairs gold-silence"
-    )
-    words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9"
+    words = "--policy gold --policy silence --reward mine.py:starts --condition held-out --episodes 2 --seed 3 --pairs gold-silence"
+    words += " --power 0.5 --samples 2 --pass-k 1 --pass-k 2 --temperature 0.5 --max-new-tokens 9"
     said = gradus("eval", "rows.jsonl", *words.split())
     assert f"next: gradus eval rows.jsonl {words} --out" in said
 
@@ -170,7 +162,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
             1,
             "next: gradus audit shop --reward format --grader strict --episodes 9 --seed 2 --out audit\n      (writes audit.json",
         ),
-        ("unresolved", 2, "next: gradus audit shop --reward format --grader strict --seed 2 --episodes 36"),
+        ("unresolved", 3, "next: gradus audit shop --reward format --grader strict --seed 2 --episodes 36"),
     ],
 )
 def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):

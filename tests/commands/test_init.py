@@ -20,15 +20,15 @@ def rows(path, columns):
 
 def test_its_recipe_can_be_used_at_once_and_takes_no_place(tmp_path):
     data = rows(tmp_path / "even.jsonl", [{"question": f"is {n} even", "answer": n % 2} for n in range(80)])
-    init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False)
+    init(str(data), out=tmp_path / "recipe.toml", model=None, overwrite=False)
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
     assert resolve(recipe).environment.teacher == "gold"  # gold answers teach
     assert recipe.sft.epochs * recipe.teach.episodes / recipe.sft.batch_size > 100  # enough steps to learn something
     assert recipe.grpo.first_task >= recipe.teach.episodes
     with pytest.raises(ConfigError, match="there already"):
-        init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False)
+        init(str(data), out=tmp_path / "recipe.toml", model=None, overwrite=False)
     with pytest.raises(ConfigError, match="convert it"):
-        init("rows.parquet", tmp_path / "other.toml")
+        init("rows.parquet", out=tmp_path / "other.toml")
 
 
 def test_a_given_model_gets_no_rate_of_a_nano_model(tmp_path):
@@ -37,7 +37,7 @@ def test_a_given_model_gets_no_rate_of_a_nano_model(tmp_path):
         for n in range(80)
     ]
     data = rows(tmp_path / "chat.jsonl", columns)
-    assert init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False) == []
+    assert init(str(data), out=tmp_path / "recipe.toml", model="owner/name", overwrite=False) == []
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
     assert resolve(recipe).environment.teacher == "teacher"
     assert recipe.model.path == "owner/name"
@@ -49,7 +49,7 @@ def test_a_language_model_that_sorts_is_told_the_labels_and_taught_them_first(tm
     """It got 256 tokens, no SFT, a prompt without the labels, and a base at 0.00."""
     labels = ("light_on", "light_off", "lock_the_door")
     data = rows(tmp_path / "home.jsonl", [{"text": f"message {n}", "label": labels[n % 3]} for n in range(80)])
-    said = " ".join(init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False))
+    said = " ".join(init(str(data), out=tmp_path / "recipe.toml", model="owner/name", overwrite=False))
     assert "Reply with one of these labels" in said
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
     job = resolve(recipe)
@@ -64,7 +64,7 @@ def test_a_language_model_that_sorts_is_told_the_labels_and_taught_them_first(tm
 @pytest.mark.parametrize("answers", [("A", "B", "C"), ("1", "2", "3"), ("Q1", "Q2", "Q3")])
 def test_letters_and_numbers_are_not_labels(answers, tmp_path):
     data = rows(tmp_path / "quiz.jsonl", [{"question": f"ask {n}", "answer": answers[n % 3]} for n in range(80)])
-    init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False)
+    init(str(data), out=tmp_path / "recipe.toml", model="owner/name", overwrite=False)
     assert not (tmp_path / "recipe.prompt.txt").exists()
 
 
@@ -73,7 +73,7 @@ def test_what_an_environment_lacks_is_said(tmp_path):
         "class Door:\n    def reset(self, seed):\n        return 'open or shut ?'\n"
         "    def step(self, action):\n        return '', float(action == 'open'), True\n"
     )
-    said = " ".join(init(str(tmp_path / "mine.py"), tmp_path / "recipe.toml"))
+    said = " ".join(init(str(tmp_path / "mine.py"), out=tmp_path / "recipe.toml"))
     assert "missing: a vocabulary" in said
     assert "missing: a view" in said
 

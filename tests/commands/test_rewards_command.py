@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import Ended, call
 
-from gradus.commands.app import app
 from gradus.core import Episode, GradusError, StopReason, Task, Turn, TurnTokens
 from gradus.rewards import load_rewards
 from gradus.rewards.grading import completion_of
@@ -17,33 +16,34 @@ from gradus.rollouts import write_episodes
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
 
 
-def run(*arguments: str, text: str | None = None):
-    return CliRunner().invoke(app, ["rewards", *arguments], input=text, env={"COLUMNS": "140"})
+def run(*arguments: str, stdin: str = "") -> Ended:
+    return call("rewards", *arguments, stdin=stdin)
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
 
 
 def test_typed_completions() -> None:
     result = run("try", "-c", RIGHT, "-c", "2", "--answer", "2")
-    assert result.exit_code == 0
+    assert result.code == 0
     assert "mean of 2" in result.stdout
     assert "3.00" in result.stdout
 
 
-def test_json_is_one_line_a_completion() -> None:
+def test_json_is_one_record_a_completion() -> None:
     text = json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"})
-    result = run("try", "-", "--json", "--reward", "correctness", text=text)
-    assert json.loads(result.stdout) == {
-        "completion": RIGHT,
-        "read": "2",
-        "components": {"correct": 1.0},
-        "value": 1.0,
-        "error": None,
-    }
+    result = run("try", "-", "--json", "--reward", "correctness", stdin=text)
+    assert json.loads(result.stdout) == [
+        {"completion": RIGHT, "read": "2", "components": {"correct": 1.0}, "value": 1.0, "error": None}
+    ]
 
 
 def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    raise RuntimeError('no tone')\n")
     result = run("try", "-c", RIGHT, "--reward", f"{tmp_path / 'mine.py'}:tone", "--reward", "format")
-    assert result.exit_code == 1
+    assert result.code == 1
     assert "failed: tone: RuntimeError on 1 of 1 completions" in result.stderr
     assert "no tone" in result.stderr
 
@@ -53,7 +53,8 @@ def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> Non
     [["try"], ["try", "x.jsonl", "-c", "y"], ["try", "nowhere.jsonl"], ["try", "-c", "y", "--reward", "format=x"]],
 )
 def test_wrong_use_is_said(arguments: list[str]) -> None:
-    assert isinstance(run(*arguments).exception, GradusError)
+    with pytest.raises(GradusError):
+        run(*arguments)
 
 
 def test_the_list_names_every_built_in() -> None:
@@ -79,4 +80,4 @@ def test_stored_episodes_are_scored_as_in_training(tmp_path: Path) -> None:
     tried = run(
         "try", str(tmp_path / "e.jsonl.gz"), "--json", *(word for each in rewards for word in ("--reward", each))
     )
-    assert json.loads(tried.stdout)["components"] == trained == {"ids": 30.0, "said": 5.0}
+    assert json.loads(tried.stdout)[0]["components"] == trained == {"ids": 30.0, "said": 5.0}

@@ -22,7 +22,7 @@ def score(completions, **_):
     [
         (lambda: gradus.run(ROWS, stepz=3), "no argument 'stepz'"),
         (lambda: gradus.train(None, ROWS, settings=["grpo.max_step=1"]), "did you mean max_steps"),
-        (lambda: commands.grpo(ROWS, "owner/name", out="x", seeds=2), "no argument 'seeds'"),
+        (lambda: commands.grpo(ROWS, model="owner/name", out="x", seeds=2), "no argument 'seeds'"),
         (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
         (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
         (lambda: gradus.load_environment("rows.parquet"), r"read from \.jsonl and \.csv files; convert it"),

@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import gradus
 
 from gradus import commands, environments
-from gradus.commands.app import app
 from gradus.core import StopReason
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
@@ -74,8 +73,7 @@ def test_its_commands_work_as_they_stand(arguments, tmp_path, monkeypatch):
     """
     (tmp_path / "doors.py").write_text(_printed()[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
+    done = gradus(*arguments)
     assert "without a true reward" in " ".join(done.output.split()) or "audit" not in arguments
 
 
@@ -87,7 +85,7 @@ def test_a_file_that_was_edited_is_imported_anew_by_the_next_call(tmp_path: Path
     )
 
     def paid():
-        return commands.try_rewards(["x"], [f"{mine}:pay"]).rows()[0]["value"]
+        return commands.try_rewards(["x"], rewards=[f"{mine}:pay"]).rows()[0]["value"]
 
     for value, edited in ((1.0, mine), (2.0, beside), (3.0, beside)):
         beside.write_text(f"VALUE = {value}\n")

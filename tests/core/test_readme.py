@@ -52,7 +52,7 @@ def test_the_commands_run_on_the_rows_that_are_shown(tmp_path):
     printed = run(["-m", *commands[0]], tmp_path)
     assert "error" not in printed.stderr, printed.stderr
     # Two rows show what pays, and are too few to settle it.
-    assert printed.returncode == 2, printed.stdout
+    assert printed.returncode == 3, printed.stdout
     assert printed.stdout.startswith("unresolved")
     assert "'repair or returns' for 'repair'" in " ".join(printed.stdout.split())
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import uvicorn
 import yaml
+from command_line import gradus
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from typer.testing import CliRunner
 
-from gradus.commands.app import app
 from gradus.core import ConfigError, GradusError
 from gradus.interop.push import plan_push, upload
 from tests.fakes import results_document
@@ -147,8 +146,7 @@ def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
-    shown = CliRunner().invoke(app, ["export", str(run), "--push", "me/it", "--dry-run"])
-    assert shown.exit_code == 0, shown.output
+    shown = gradus("export", run, "--push", "me/it", "--dry-run")
     plan = plan_push(run, "me/it")
     for path in plan.files:
         assert path in shown.output

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import gradus
 from fakes import lamps
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from gradus.commands.app import app
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -87,9 +86,7 @@ def grpo(taught: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: 
         *changes,
     ]
     words = ["grpo", "outside_lamps:SPEC", "-m", str(taught), "-o", str(folder / "run")]
-    result = CliRunner().invoke(app, [*words, *(word for each in settings for word in ("--set", each))])
-    if result.exception:
-        raise result.exception
+    gradus(*words, *(word for each in settings for word in ("--set", each)))
     records = [json.loads(line) for line in (folder / "run" / "grpo" / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if record["kind"] == "step"]
 

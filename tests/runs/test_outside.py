@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import gradus
 
 from gradus import commands
-from gradus.commands.app import app
 from gradus.core import ConfigError
 from gradus.runs.forecast.checks import require_names
 from gradus.runs.job import resolve
@@ -35,14 +34,6 @@ TINY = [
     "grpo.validation_tasks=1",
     "grpo.max_turns=4",
 ]
-
-
-def gradus(*words: object) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def changes() -> list[str]:

@@ -50,7 +50,7 @@ def test_init_writes_every_path_of_a_data_set_from_the_recipe(places, source):
     Path("more").mkdir()
     _write(Path("more/held out.jsonl"), ROWS[:9])
     Path("sys.txt").write_text("Be brief.")
-    init(source.format("test=more/held%20out.jsonl&system=sys.txt"), places / "r.toml")
+    init(source.format("test=more/held%20out.jsonl&system=sys.txt"), out=places / "r.toml")
     named = tomllib.loads((places / "r.toml").read_text())["environment"]
     assert named.endswith("?test=../more/held%20out.jsonl&system=../sys.txt")
     tasks = resolve(load_recipe(None, path=places / "r.toml")).environment.data_set
@@ -62,7 +62,7 @@ def test_a_recipe_below_works_from_every_folder(places, monkeypatch):
         "class Doors:\n    actions = ['1', '2']\n    def reset(self, seed): return 'go'\n"
         "    def step(self, action): return 'end', 1.0, True\n"
     )
-    init("doors.py", places / "r.toml")
+    init("doors.py", out=places / "r.toml")
     assert resolve(load_recipe(None, path=places / "r.toml")).environment.name == "doors"
     monkeypatch.chdir(places)
     assert resolve(load_recipe(None, path=Path("r.toml"))).environment.name == "doors"

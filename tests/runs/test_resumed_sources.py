@@ -29,19 +29,19 @@ def test_other_rows_or_episodes_are_refused_and_other_code_is_said(
     write(60, 0.5)
     lessons = tmp_path / "lessons.jsonl"
     commands.teach(str(rows), episodes=8, out=lessons)
-    student = commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
+    student = commands.sft(str(rows), lessons=lessons, out=tmp_path / "sft", settings=SMALL)
     lessons.unlink()
     commands.teach(str(rows), episodes=6, out=lessons)
     with pytest.raises(ConfigError, match=r"made with other episodes of lessons.jsonl; choose another folder"):
-        commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
+        commands.sft(str(rows), lessons=lessons, out=tmp_path / "sft", settings=SMALL)
 
     options = {"rewards": [f"{reward}:score"], "settings": SMALL, "out": tmp_path / "grpo"}
-    commands.grpo(str(rows), student, **options)
-    commands.grpo(str(rows), student, **options)
+    commands.grpo(str(rows), model=student, **options)
+    commands.grpo(str(rows), model=student, **options)
     write(60, 0.25)
     capsys.readouterr()
-    commands.grpo(str(rows), student, **options)
+    commands.grpo(str(rows), model=student, **options)
     assert "grpo: code of mine.py has changed since; --redo does the stage again" in capsys.readouterr().err
     write(59, 0.25)
     with pytest.raises(ConfigError, match=r"made with other rows of .*; choose another folder"):
-        commands.grpo(str(rows), student, **options)
+        commands.grpo(str(rows), model=student, **options)

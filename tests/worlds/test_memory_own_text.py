@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command_line import gradus
 
 from gradus.core import ConfigError, StorageError
 from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus_worlds.memory import Memory
-from gradus_worlds.memory.commands import app
 from gradus_worlds.memory.learning import ask_memory as ask
 from gradus_worlds.memory.learning import best_entry, load_memory, read_chunks
 from gradus_worlds.memory.learning import learn_text as learn
@@ -122,10 +121,9 @@ def test_a_nano_model_reads_into_its_own_folder(text: Path, tmp_path: Path) -> N
 
 
 def test_the_command_line_learns_and_answers(text: Path, tmp_path: Path) -> None:
-    runner, notes = CliRunner(), str(tmp_path / "notes")
-    said = runner.invoke(app, ["learn", "teacher", str(text), "--memory", notes])
-    assert said.exit_code == 0, said.output
+    notes = tmp_path / "notes"
+    said = gradus("memory", "learn", "teacher", text, "--memory", notes)
     assert "chunk 2 of 2: update Lina city Miro , formerly Toda" in said.output
     assert "2 chunks read (0 before)" in said.output
-    answered = runner.invoke(app, ["ask", "teacher", "What is Remo's dish?", "--memory", notes])
+    answered = gradus("memory", "ask", "teacher", "What is Remo's dish?", "--memory", notes)
     assert answered.stdout.splitlines()[0] == "Remo dish sabo"

@@ -2,97 +2,180 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import json
 import os
 import shlex
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-from typer.core import TyperGroup
-from typer.exceptions import TyperException
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.help import DescriptionRenderer, HelpPanel
 
+from gradus.commands.entries import COMMANDS
 from gradus.commands.guests import attach_guests
-from gradus.commands.signature import attach
-from gradus.core import GradusError
-from gradus.core.errors import NEEDS_TRAINING, TRAINING
+from gradus.commands.output import JSON_FILE, problem
+from gradus.core import ConfigError, GradusError
+from gradus.core.errors import NEEDS_TRAINING, TRAINING, AuditFailed
+from gradus.core.files import check_file_can_be_written
+from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import OUTPUT_VARIABLE, QUIET, VERBOSE, printable
 from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
 
-CODES = (
-    "Exit codes: 0 done, healthy or pass; 1 a verdict of fail, or warnings; 2 the verdict unresolved of an audit, or stop of the doctor; "
-    "3 wrong usage, or an error that the message explains; 130 stopped by Ctrl-C."
-)
-_BAD_INPUT = 3
-_INTERRUPTED = 130
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+
+CODES = "Exit codes: 0 done, healthy or pass; 1 a verdict against; 2 wrong usage; 3 unresolved, no data, or an error on the way."
+ANYWHERE = "Anywhere in the line: --json prints JSON, --json FILE.json writes it; --quiet shows less, --verbose shows every figure."
+START = """\
+gradus audit FILE.py:REWARD rows.jsonl     find out if a reward can be gamed
+gradus run rows.jsonl --model MODEL        audit, train, diagnose, evaluate, report
+gradus run rhythm                          the same in minutes, without a GPU or a network
+gradus envs                                environments that come with Gradus
+gradus show RUN                            episodes of a run, turn by turn
+gradus COMMAND --help                      the options of a command
+Every command: gradus --help. Your own data, step by step: docs/guide.md"""
+_USAGE, _NO_VERDICT, _INTERRUPTED = 2, 3, 130
 _PANELS = {
     "Start here": ("run", "init", "envs"),
     "The five steps": ("audit", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
     "Around them": ("show", "check", "export", "chat", "serve", "rewards list", "rewards try"),
 }
-_ANYWHERE = ("--quiet", "--verbose")
+_HOMES = {"rewards": "Try reward functions without training."}
+_OUTPUTS = {"--quiet": QUIET, "--verbose": VERBOSE}
 
 
-class _Root(TyperGroup):
-    """Wrong usage ends with the code of every other bad input. Typer's own is 2, which is a verdict here."""
+def _print_panel(console: Console, _: ConsoleOptions, panel: HelpPanel) -> None:
+    """Prints names and what they mean in two columns without a box; a narrow screen folds names and cuts none."""
+    from rich.table import Column, Table
 
-    def make_context(self, *args: Any, **options: Any) -> Any:
-        with _as_bad_input():
-            return super().make_context(*args, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        with _as_bad_input():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _as_bad_input() -> Generator[None]:
-    try:
-        yield
-    except TyperException as error:
-        error.exit_code = _BAD_INPUT
-        raise
+    if not panel.entries:
+        return
+    if panel.title:
+        console.print(f"{panel.title}:", highlight=False)
+    table = Table.grid(Column(overflow="fold"), Column(), padding=(0, 2, 0, 0))
+    meaning = DescriptionRenderer()
+    for entry in panel.entries:
+        name = entry.positional_label or " ".join(entry.display_labels_with_metavar)
+        table.add_row(f"  {name}", meaning(entry))
+    console.print(table, highlight=False)
+    console.print()
 
 
-app = typer.Typer(
+app = App(
     name="gradus",
-    cls=_Root,
-    epilog=CODES,
     help="Train language-model agents with GRPO on the machine you have, and prove that they got better.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    help_epilogue=f"{ANYWHERE}\n{CODES}",
+    help_format="plaintext",
+    help_formatter=_print_panel,
+    version=f"gradus {__version__}",
+    default_parameter=Parameter(negative=()),
+    group_commands=Group("Options", sort_key=len(_PANELS)),
 )
 
 
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(f"gradus {__version__}")
-        raise typer.Exit
+def _attach() -> None:
+    groups = {panel: Group(panel, sort_key=place) for place, panel in enumerate(_PANELS)}
+    for panel, names in _PANELS.items():
+        for order, name in enumerate(names):
+            entry = COMMANDS[name]
+            home, _, word = name.rpartition(" ")
+            if home and home not in app:
+                app.command(App(name=home, help=_HOMES[home], group=groups[panel], sort_key=order))
+            parent = app[home] if home else app
+            group = None if home else groups[panel]
+            parent.command(entry.function, name=word, help=entry.help, group=group, sort_key=order)
+    attach_guests(app, groups["Around them"])
 
 
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
-    quiet: bool = typer.Option(
-        False, "--quiet", help="Show only results, alerts and errors. Goes anywhere in the line."
-    ),
-    verbose: bool = typer.Option(
-        False, "--verbose", help="Show every step and every table, with all figures. Goes anywhere in the line."
-    ),
-) -> None:
-    """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""
-    if quiet or verbose:
-        os.environ[OUTPUT_VARIABLE] = QUIET if quiet else VERBOSE
+_attach()
+_ENTRIES = {entry.function: name for name, entry in COMMANDS.items()}
 
 
-for _panel, _names in _PANELS.items():
-    for _name in _names:
-        attach(app, _name, _panel)
-attach_guests(app, "Around them")
+def run_command(line: Sequence[str]) -> int:
+    """Does what the words of a command line say; returns the exit code. Errors of the command itself are raised."""
+    words, output, json_file = _split_anywhere(line)
+    if output is not None:
+        os.environ[OUTPUT_VARIABLE] = output
+    if not words:
+        print(START)
+        return 0
+    try:
+        function, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False, verbose=False)
+    except CycloptsError as error:
+        known = f"gradus {words[0]}" if words[0] in app else "gradus"
+        problem(f"{error} {known} --help lists what there is.")
+        return _USAGE
+    entry = COMMANDS.get(_ENTRIES.get(function, ""))
+    if entry is not None and json_file is not None:
+        if not entry.shown:
+            raise ConfigError(f"gradus {words[0]} has no result to print as JSON; leave out --json")
+        _check_json_file(json_file)
+    token = JSON_FILE.set(json_file)
+    try:
+        if entry is None:
+            result: object = function(*bound.args, **bound.kwargs)
+            return result if isinstance(result, int) else 0
+        return entry.run(bound, _flags(words, bound))
+    finally:
+        JSON_FILE.reset(token)
+
+
+def _flags(words: Sequence[str], bound: inspect.BoundArguments) -> dict[str, str]:
+    """Parameter -> its option in the line, for those that were typed."""
+    typed = {*bound.arguments, *bound.arguments.get("options", {})}
+    _, apps, _ = app.parse_commands(words)
+    flags: dict[str, str] = {}
+    for argument in apps[-1].assemble_argument_collection():
+        name = argument.keys[-1] if argument.keys else argument.field_info.name
+        if name in typed and argument.parameter.name:
+            flags[name] = argument.name
+    return flags
+
+
+def _split_anywhere(line: Sequence[str]) -> tuple[list[str], str | None, str | None]:
+    """The words without those that go anywhere before ``--``, what ``--quiet`` or ``--verbose`` sets, and the file of ``--json``.
+
+    The word after ``--json`` is its file if it ends in .json; ``--json=FILE`` takes any name.
+    """
+    end = line.index("--") if "--" in line else len(line)
+    words: list[str] = []
+    output: str | None = None
+    json_file: str | None = None
+    rest = list(line[:end])
+    while rest:
+        word = rest.pop(0)
+        if word in _OUTPUTS:
+            output = _OUTPUTS[word]
+        elif word == "--json":
+            has_file = bool(rest) and (rest[0].endswith(".json") or rest[0] == "-")
+            json_file = rest.pop(0) if has_file else "-"
+        elif word.startswith("--json="):
+            json_file = word.removeprefix("--json=")
+        else:
+            words.append(word)
+    return [*words, *line[end:]], output, json_file
+
+
+def _check_json_file(name: str) -> None:
+    """Refuses a file that cannot be written, and one without a schema: rows behind a bare ``--json`` would be lost."""
+    if name == "-":
+        return
+    path = Path(name)
+    if path.is_file() and not _has_schema(path):
+        raise ConfigError(f"{name} exists and was not written by --json, so it is not replaced; name another file")
+    check_file_can_be_written(path)
+
+
+def _has_schema(path: Path) -> bool:
+    try:
+        return "schema" in json.loads(path.read_bytes())
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def main() -> None:
@@ -104,20 +187,21 @@ def main() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors="replace")
+    words = sys.argv[1:]
     try:
-        app(_ordered(sys.argv[1:]))
+        sys.exit(run_command(words))
     except (GradusError, ModuleNotFoundError, OSError) as error:
-        said = _sentence(error)
-        typer.secho(
-            "error: ", fg="red", bold=True, nl=False, err=True, color=False if os.environ.get("NO_COLOR") else None
-        )
-        typer.echo(said, err=True)
-        sys.exit(_BAD_INPUT)
-    except (KeyboardInterrupt, SystemExit) as ended:  # typer makes the code 130 of Ctrl-C, and says nothing
-        if isinstance(ended, SystemExit) and ended.code != _INTERRUPTED:
-            raise
-        typer.echo(_stopped(sys.argv[1:]), err=True)
+        problem(f"error: {_sentence(error)}")
+        sys.exit(_error_code(error))
+    except KeyboardInterrupt:
+        print(_stopped(words), file=sys.stderr)
         sys.exit(_INTERRUPTED)
+
+
+def _error_code(error: Exception) -> int:
+    if isinstance(error, AuditFailed):
+        return EXIT_CODES["fail"]
+    return _USAGE if isinstance(error, ConfigError | ModuleNotFoundError) else _NO_VERDICT
 
 
 def _sentence(error: Exception) -> str:
@@ -131,16 +215,9 @@ def _sentence(error: Exception) -> str:
     return printable(str(error))
 
 
-def _ordered(words: list[str]) -> list[str]:
-    """The words before ``--`` with those in front that go anywhere."""
-    end = words.index("--") if "--" in words else len(words)
-    front = [word for word in words[:end] if word in _ANYWHERE]
-    return [*front, *(word for word in words[:end] if word not in _ANYWHERE), *words[end:]]
-
-
-def _stopped(words: list[str]) -> str:
+def _stopped(words: Sequence[str]) -> str:
     """Returns the line that names the way on from a command that Ctrl-C stopped."""
-    command = next((word for word in words if not word.startswith("-")), "")
-    if command not in ("run", "sft", "distill", "grpo"):
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name not in ("run", "sft", "distill", "grpo"):
         return "stopped"
     return f"stopped; this goes on where it stopped: gradus {shlex.join(words)}"

@@ -8,24 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, overload
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
+from gradus.commands.entries import command
 from gradus.commands.environments import environment_of, load_environment
-from gradus.commands.options import ENVIRONMENT, Data, Grader, Line, Recipe, Rewards, Seed, require_rewards_used, writes
-from gradus.commands.output import Shown, next_command, note, same
-from gradus.commands.signature import command
+from gradus.commands.options import WORD, Data, Grader, Recipe, Rewards, Seed, require_rewards_used, writes
+from gradus.commands.output import JSON_FILE, Call, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.files import check_file_can_be_written
+from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import verbose
 from gradus.environments import file_name
-from gradus.rewards import RewardFunction
 from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
     from gradus.auditing import AuditResult, Judged
+    from gradus.rewards import RewardFunction
 
 # What makes an audit the one that it is.
 _SAME = ("grader", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")
-_CODES = {"pass": 0, "fail": 1, "unresolved": 2}
+_CODES = {"pass": EXIT_CODES["pass"], "fail": EXIT_CODES["fail"], "unresolved": EXIT_CODES["open"]}
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,60 +77,45 @@ class Audit(Shown):
         return store_audit(self.spec, self.result, Path(folder))
 
 
-_EPISODES = typer.Option(
-    "--episodes",
-    "-n",
-    min=1,
-    max=MOST_EPISODES,
+_EPISODES = Parameter(
+    alias="-n",
+    validator=Number(gte=1, lte=MOST_EPISODES),
     help="Tasks of one turn to probe (48 without it), elsewhere paired seeds for every policy of the panel (60).",
 )
-_BUDGET = typer.Option(
-    "--budget",
-    min=1,
-    max=MOST_EPISODES,
+_BUDGET = Parameter(
+    validator=Number(gte=1, lte=MOST_EPISODES),
     help="Episodes that the search for a hack may roll out (8000 without it). Tasks of one turn are not searched.",
 )
-_SECONDS = typer.Option(
-    "--seconds",
-    min=1.0,
+_SECONDS = Parameter(
+    validator=Number(gte=1),
     help="Limit of all calls of a grader of one-turn tasks together (20 without it, 180 if answers are programs).",
 )
 
 
 def _after_audit(
     result: Audit,
-    *,
-    subject: str,
-    rows: str | None,
-    rewards: Sequence[str],
-    json_file: str | None,
-    out: Annotated[
-        Path | None,
-        writes("Folder for audit.json, the page, the figure, the hack, a card and a badge."),
-        Line(folder=True),
-    ] = None,
+    call: Call,
 ) -> int:
+    subject, rows, rewards, out = call["subject"], call["rows"], call["rewards"], call["out"]
     environment = subject if rows is None else rows
     functions = rewards if rows is None else [subject, *rewards]
     reward_words = [word for function in functions for word in ("--reward", function)]
-    again = [*reward_words, *same(*_SAME)]
-    if json_file is None and (line := next((each.command for each in result.result.notes if each.command), "")):
+    again = [*reward_words, *call.same(*_SAME)]
+    if JSON_FILE.get() is None and (line := next((each.command for each in result.result.notes if each.command), "")):
         note(f"ask it again: {line}")
-    for path in result.save(out) if out is not None else ():
-        note(f"written: {path}")
     if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
         next_command(
             "audit",
             environment,
             *reward_words,
-            *same(*(name for name in _SAME if name != "episodes")),
+            *call.same(*(name for name in _SAME if name != "episodes")),
             "--episodes",
             more,
         )
     elif result.verdict != "fail":
-        next_command("run", environment, *reward_words, *same("recipe", "grader"))
+        next_command("run", environment, *reward_words, *call.same("recipe", "grader"))
     elif out is not None and result.hack is not None:
-        next_command("show", out / "hack.jsonl")
+        next_command("show", Path(out) / "hack.jsonl")
     elif out is None and result.result.broken is None:  # else the page with the evidence has been written
         why = "writes audit.json, a page with the evidence, and the hack if there is one"
         next_command("audit", environment, *again, "--out", "audit", why=why)
@@ -145,6 +133,7 @@ def audit(
     seed: int = 0,
     unsafe: bool = False,
     seconds: float | None = None,
+    out: str | Path | None = None,
 ) -> Audit: ...
 @overload
 def audit(
@@ -159,14 +148,23 @@ def audit(
     seed: int = 0,
     unsafe: bool = False,
     seconds: float | None = None,
+    out: str | Path | None = None,
 ) -> Audit: ...
 @command("audit", _after_audit, shown=True)
 def audit(
-    subject: Annotated[Any, ENVIRONMENT, Line(kind=str)],
+    subject: Annotated[
+        Any,
+        WORD,
+        Parameter(
+            name="subject",
+            help="Environment, as in `gradus envs`; rows.jsonl or rows.csv; your own FILE.py, FILE.py:NAME or module:attribute; "
+            "or a reward, FILE.py:FN, before its rows.",
+        ),
+    ],
     rows: Annotated[
         Data | None,
-        typer.Argument(help="The rows, if a reward was named first, as in mine.py:reward rows.jsonl."),
-        Line(kind=str | None),
+        WORD,
+        Parameter(name="rows", help="The rows, if a reward was named first, as in mine.py:reward rows.jsonl."),
     ] = None,
     *,
     grader: Grader = None,
@@ -174,16 +172,15 @@ def audit(
     recipe: Recipe = None,
     episodes: Annotated[int | None, _EPISODES] = None,
     budget: Annotated[int | None, _BUDGET] = None,
-    policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="Also forecast the signal of this policy.")
-    ] = None,
+    policy: Annotated[str | None, Parameter(alias="-p", help="Also forecast the signal of this policy.")] = None,
     seed: Seed = 0,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Try answers that may be executed even if no sandbox can be made.")
-    ] = False,
+    unsafe: Annotated[bool, Parameter(help="Try answers that may be executed even if no sandbox can be made.")] = False,
     seconds: Annotated[float | None, _SECONDS] = None,
+    out: Annotated[
+        str | Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
+    ] = None,
 ) -> Audit:
-    """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved.
+    """Find out if a reward can be gamed. Exit code 1: it can, or it refuses right answers; 3: unresolved.
 
     ``gradus.audit(my_reward, rows)`` audits a reward function, or several, on rows; so does ``gradus audit mine.py:reward rows.jsonl``.
 
@@ -194,6 +191,8 @@ def audit(
     from gradus.runs.policies import make_policy
     from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
 
+    if out is not None:
+        check_file_can_be_written(Path(out) / "audit.json")
     environment, functions = subject, list(rewards)
     if rows is not None:
         subjects = cast(Sequence[Any], subject) if isinstance(subject, list | tuple) else [subject]
@@ -214,7 +213,10 @@ def audit(
         unsafe=unsafe,
         limit=seconds,
     )
-    return Audit(spec, result)
+    audited = Audit(spec, result)
+    for path in audited.save(out) if out is not None else ():
+        note(f"written: {path}")
+    return audited
 
 
 def _of_recipe(

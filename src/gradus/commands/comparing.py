@@ -6,26 +6,33 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast
 
-import typer
+from cyclopts import Parameter
 
+from gradus.commands.entries import command
 from gradus.commands.environments import load_environment
 from gradus.commands.options import (
+    AT_LEAST_ONE,
+    COMMAS,
+    NUMBERS,
+    WORDS,
+    Data,
     Environment,
-    Line,
     MaxNewTokens,
     Rewards,
     Seed,
     Temperature,
     as_list,
+    known_options,
     require_rewards_used,
     writes,
 )
-from gradus.commands.output import Shown, next_command, note, same
-from gradus.commands.signature import command
+from gradus.commands.output import Call, Shown, next_command, note
 from gradus.commands.training import Run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
+from gradus.core.files import check_file_can_be_written
+from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import verbose
 
 if TYPE_CHECKING:
@@ -37,22 +44,52 @@ _SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pa
          "temperature", "max_new_tokens")  # fmt: skip
 _Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
 
-_POLICIES = typer.Option(
-    "--policy",
-    "-p",
-    "--model",
-    help="Policies or models, separated by commas; `all` for the scripted ones (repeatable).",
-)
-_CONDITIONS = typer.Option("--condition", "-c", help="Conditions, by commas; `all`, or `first` (repeatable).")
-_GRADERS = typer.Option("--grader", "-g", help="Graders, by commas; the first is the main one (repeatable).")
-_PAIRS = typer.Option("--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise (repeatable).")
-_PASS_K = typer.Option(
-    "--pass-k", help="Show the chance that one of K samples passes, as pass@K; several K by commas (repeatable)."
-)
-_RUNS = typer.Argument(
-    metavar="RUNS",
-    help="Run folders, as PATH or NAME=PATH; later ones minus earlier ones.",
-)
+
+class EvaluationOptions(TypedDict, total=False):
+    """How policies are evaluated; each is optional."""
+
+    conditions: Annotated[
+        Sequence[str] | None,
+        COMMAS,
+        Parameter(
+            name=("--condition", "-c"),
+            metavar="NAME",
+            help="Conditions, by commas; `all`, or `first`, which is the default (repeatable).",
+        ),
+    ]
+    graders: Annotated[
+        Sequence[str] | None,
+        COMMAS,
+        Parameter(
+            name=("--grader", "-g"),
+            metavar="NAME",
+            help="Graders, by commas; the first is the main one (repeatable).",
+        ),
+    ]
+    rewards: Rewards
+    episodes: Annotated[int | None, AT_LEAST_ONE, Parameter(alias="-n", help="At most so many per condition.")]
+    seed: Seed
+    pairs: Annotated[
+        Sequence[tuple[str, str] | str] | None,
+        COMMAS,
+        Parameter(
+            name="--pairs", metavar="A-B", help="Pairs to compare, by commas; every pair otherwise (repeatable)."
+        ),
+    ]
+    power: Annotated[float | None, Parameter(help="Say how many episodes a difference of this size needs.")]
+    samples: Annotated[int, AT_LEAST_ONE, Parameter(help="Episodes of each task; 1 without it.")]
+    pass_k: Annotated[
+        Sequence[int],
+        NUMBERS,
+        Parameter(
+            name="--pass-k",
+            metavar="K",
+            help="Show the chance that one of K samples passes, as pass@K; several K by commas (repeatable).",
+        ),
+    ]
+    until_decided: Annotated[bool, Parameter(help="Stop once every pair is decided.")]
+    temperature: Temperature
+    max_new_tokens: MaxNewTokens
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,50 +130,20 @@ class Scores(Shown):
         return write_evaluation_report(self.spec, self.result, Path(path))
 
 
-def _after_evaluate(
-    result: Scores,
-    *,
-    env: str,
-    out: Annotated[Path | None, writes("Write the episodes (JSON lines) here.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report here.")] = None,
-) -> int | None:
-    if out is not None:
-        note(f"episodes: {result.save(out)}")
-    if report is not None:
-        note(f"report: {result.report(report)}")
-    if all(episode.reward is None or episode.reward.value is None for episode in result.episodes):
-        from gradus.evidence.evaluation import first_failure
-
-        note("every episode failed or could not be graded; the first says why: " + first_failure(result.episodes))
-        return 1
-    if out is not None:
-        return next_command("show", out)
-    return next_command("eval", env, *same(*_SAME), "--out", "episodes.jsonl", "--report", report or "report.html")
-
-
-@command("eval", _after_evaluate, shown=True)
 def evaluate(
-    policies: Annotated[_Policies, _POLICIES, Line(kind=list[str], item=str)],
+    policies: _Policies,
     against: Any = (),
     *,
-    env: Environment,
-    conditions: Annotated[Sequence[str] | None, _CONDITIONS, Line(kind=list[str], default=["first"], item=str)] = None,
-    graders: Annotated[Sequence[str] | None, _GRADERS, Line(kind=list[str], item=str)] = None,
-    rewards: Rewards = (),
-    episodes: Annotated[int | None, typer.Option("--episodes", "-n", help="At most so many per condition.")] = None,
-    seed: Seed = 0,
-    pairs: Annotated[Sequence[tuple[str, str] | str] | None, _PAIRS, Line(kind=list[str], item=str)] = None,
-    power: Annotated[float | None, typer.Option(help="Say how many episodes a difference of this size needs.")] = None,
-    samples: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
-    pass_k: Annotated[Sequence[int], _PASS_K, Line(kind=list[str], item=int)] = (),
-    until_decided: Annotated[bool, typer.Option("--until-decided", help="Stop once every pair is decided.")] = False,
-    temperature: Temperature = None,
-    max_new_tokens: MaxNewTokens = None,
+    env: Data,
+    **options: Unpack[EvaluationOptions],
 ) -> Scores:
-    """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded.
+    """Roll out policies on the same seeds and compare them with intervals.
 
     Policies are names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy objects, several of them, or
-    a mapping from the name to show; names must differ. ``all`` are the scripted ones. ``against``: more policies.
+    a mapping from the name to show; names must differ. ``all`` are the scripted ones. ``against``: more policies. ``options``:
+    ``conditions`` (names; all of them without it), ``graders``, ``rewards``, ``episodes`` (at most so many per condition), ``seed``,
+    ``pairs`` (to compare), ``power`` (a difference), ``samples`` (episodes of each task), ``pass_k``, ``until_decided``, ``temperature``
+    and ``max_new_tokens``.
 
     >>> import gradus
     >>> scores = gradus.evaluate(["gold", "random"], env="arithmetic", episodes=8, conditions=["held-out"])
@@ -146,27 +153,73 @@ def evaluate(
     from gradus.runs.recipe.promises import parse_pair
     from gradus.runs.stages.evaluation import evaluate_policies
 
+    known_options(options, EvaluationOptions, "gradus.evaluate", also=("policies", "against", "env"))
     names = _by_label(policies, against)
+    graders, rewards, pairs = options.get("graders"), options.get("rewards", ()), options.get("pairs")
     graders = as_list(graders) if graders else None
     require_rewards_used(rewards, graders or ())
     spec = load_environment(env, rewards=rewards)
-    evaluated = _policies_of(names, spec, temperature=temperature, max_new_tokens=max_new_tokens)
+    sampling = {"temperature": options.get("temperature"), "max_new_tokens": options.get("max_new_tokens")}
+    evaluated = _policies_of(names, spec, **sampling)
     if pairs:
         pairs = [parse_pair(pair, list(evaluated)) if isinstance(pair, str) else pair for pair in as_list(pairs)]
     result = evaluate_policies(
         spec,
         evaluated,
-        conditions=_conditions(spec, conditions),
+        conditions=_conditions(spec, options.get("conditions")),
         graders=graders,
-        episodes=episodes,
-        seed=seed,
+        episodes=options.get("episodes"),
+        seed=options.get("seed", 0),
         pairs=pairs or None,
-        power=power,
-        samples=samples,
-        pass_k=pass_k,
-        until_decided=until_decided,
+        power=options.get("power"),
+        samples=options.get("samples", 1),
+        pass_k=options.get("pass_k", ()),
+        until_decided=options.get("until_decided", False),
     )
     return Scores(spec, result)
+
+
+def _after_evaluate(result: Scores, call: Call) -> int | None:
+    if all(episode.reward is None or episode.reward.value is None for episode in result.episodes):
+        from gradus.evidence.evaluation import first_failure
+
+        note("every episode failed or could not be graded; the first says why: " + first_failure(result.episodes))
+        return EXIT_CODES["open"]
+    out, report = call["out"], call["report"]
+    if out is not None:
+        return next_command("show", out)
+    again = call.same(*_SAME)
+    return next_command("eval", call["env"], *again, "--out", "episodes.jsonl", "--report", report or "report.html")
+
+
+@command("eval", _after_evaluate, shown=True)
+def evaluate_command(
+    env: Environment,
+    *,
+    policies: Annotated[
+        Sequence[str],
+        COMMAS,
+        Parameter(
+            name=("--policy", "-p", "--model"),
+            metavar="NAME",
+            help="Policies or models, separated by commas; `all` for the scripted ones (repeatable).",
+        ),
+    ],
+    out: Annotated[Path | None, writes("Write the episodes (JSON lines) here.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write an HTML report here.")] = None,
+    **options: Unpack[EvaluationOptions],
+) -> Scores:
+    """Compare policies or models on the same tasks. Each difference has its interval. Exit code 3 if no episode could be graded."""
+    for path in (out, report):
+        if path is not None:
+            check_file_can_be_written(path)
+    options.setdefault("conditions", ["first"])
+    scores = evaluate(policies, env=env, **options)
+    if out is not None:
+        note(f"episodes: {scores.save(out)}")
+    if report is not None:
+        note(f"report: {scores.report(report)}")
+    return scores
 
 
 def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[str] | None:
@@ -247,19 +300,25 @@ class Comparison(Shown):
         return {**self.document, "settings": {key: dict(values) for key, values in self.settings.items()}}
 
 
-def _after_compare(result: Comparison) -> None:
+def _after_compare(result: Comparison, _: Call) -> None:
     next_command("report", list(result.runs.values())[-1])
 
 
 @command("compare", _after_compare, shown=True)
 def compare(
-    *runs: Annotated[str | Path | Run, _RUNS, Line(kind=list[str])],
+    *runs: Annotated[
+        str | Path | Run,
+        WORDS,
+        Parameter(name="runs", help="Run folders, as PATH or NAME=PATH; later ones minus earlier ones."),
+    ],
     policy: Annotated[
         str | None,
-        typer.Option("--policy", "-p", help="Policy of each run; the best trained one that all have without it."),
+        Parameter(
+            alias="-p", metavar="NAME", help="Policy of each run; the best trained one that all have without it."
+        ),
     ] = None,
 ) -> Comparison:
-    """Compare finished runs, paired over their tasks, and list the settings that differ.
+    """Compare finished runs, paired over their tasks. The settings that differ are listed.
 
     Nothing is rolled out. Runs of several training seeds are paired over those too, if they have the same ones. Runs whose rewards
     are composed differently, or that were evaluated on other tasks, are refused. p-values are corrected for the number of pairs and conditions.

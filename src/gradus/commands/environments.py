@@ -9,12 +9,12 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from gradus import environments
-from gradus.commands.options import Data, Line, known_options
-from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, note
-from gradus.commands.signature import command
+from gradus.commands.entries import command
+from gradus.commands.options import WORD, Data, known_options
+from gradus.commands.output import JSON_FILE, Call, Listing, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task
 from gradus.environments import file_name
 
@@ -124,24 +124,22 @@ class EnvironmentFacts(Shown, dict[str, Any]):
         return [*lines, Text("policies", style="bold"), Text("  " + ", ".join(self["policies"]))]
 
 
-def _after_envs(result: Listing | EnvironmentFacts, *, name: str | None) -> None:
+def _after_envs(result: Listing | EnvironmentFacts, call: Call) -> None:
     if isinstance(result, EnvironmentFacts):
-        return next_command("show", str(name), "--play")
-    if not FOR_MACHINES.get():
+        return next_command("show", str(call["name"]), "--play")
+    if JSON_FILE.get() != "-":
         note("Your own: rows.jsonl, rows.csv, FILE.py:NAME, or module:attribute of an installed package")
     return next_command("envs", "rhythm")
 
 
-_NAME = typer.Argument(
-    metavar="NAME", help="One environment; or a suite, as in reasoning-gym:, for a list of what is in it."
-)
+_NAME = Parameter(name="name", help="One environment; or a suite, as in reasoning-gym:, for a list of what is in it.")
 
 
 @command("envs", _after_envs, shown=True)
 def envs(
-    name: Annotated[str | EnvironmentSpec | type | None, _NAME, Line(kind=str | None)] = None,
+    name: Annotated[str | EnvironmentSpec | type | None, WORD, _NAME] = None,
 ) -> Listing | EnvironmentFacts:
-    """List the environments, those of a suite, or show one: graders, conditions, policies.
+    """List the environments, or show one. A suite, as in reasoning-gym:, lists what is in it.
 
     >>> from gradus import commands
     >>> commands.envs("arithmetic")["teacher"]

@@ -7,25 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from gradus import environments
+from gradus.commands.entries import command
 from gradus.commands.environments import load_environment, with_rewards
-from gradus.commands.options import Line, OwnEnvironment, Rewards, writes
-from gradus.commands.output import Shown, next_command, note, same
-from gradus.commands.signature import command
+from gradus.commands.options import WORD, OwnEnvironment, Rewards, writes
+from gradus.commands.output import Call, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError, StorageError
+from gradus.core.files import check_file_can_be_written
+from gradus.core.findings import EXIT_CODES
 from gradus.core.seeds import child_rng
 
 if TYPE_CHECKING:
     from gradus.rollouts.storage import EpisodeFile
 
 _PLACES = ("grpo/episodes", "episodes", "eval", "teach", ".")  # of a run, the newest stage first
-_LAST = typer.Option(
-    "--last", help="Best, worst, random and invalid episode of a file, or of a run's newest stored step."
+_LAST = Parameter(
+    name="--last", help="Best, worst, random and invalid episode of a file, or of a run's newest stored step."
 )
-_DIFF = typer.Option(
-    "--diff", help="All members of the episode's group: what each got, and where their answers differ."
+_DIFF = Parameter(
+    name="--diff", help="All members of the episode's group: what each got, and where their answers differ."
 )
 
 
@@ -262,27 +264,18 @@ def regrade(
     return Regraded(spec, new.name, stored.episodes, grade_episodes(spec, stored.episodes, new))
 
 
-def _after_show(
-    result: StoredEpisodes | Regraded | Episode,
-    *,
-    source: str,
-    episode: int,
-    newest: bool,
-    compared: bool,
-    out: Annotated[
-        Path | None, writes("With --grader or --reward: write the episodes with their new rewards here.")
-    ] = None,
-) -> int | None:
+def _after_show(result: StoredEpisodes | Regraded | Episode, call: Call) -> int | None:
+    source, episode, out = call["source"], call["episode"], call["out"]
     if isinstance(result, Regraded):
         if out is not None:
             note(f"written: {result.save(out)}")
         if result.episodes and result.failed == len(result.episodes):
-            return 1
-        return next_command("show", out or source, *same("environment"))
-    if not isinstance(result, StoredEpisodes) or newest or compared:
+            return EXIT_CODES["open"]
+        return next_command("show", out or source, *call.same("environment"))
+    if not isinstance(result, StoredEpisodes) or call["newest"] or call["compared"]:
         return None
     if result.path == Path(source) and 0 <= episode < result.count - 1:
-        return next_command("show", source, "--episode", episode + 1, *same("environment"))
+        return next_command("show", source, "--episode", episode + 1, *call.same("environment"))
     return None
 
 
@@ -290,29 +283,30 @@ def _after_show(
 def show_command(
     source: Annotated[
         str,
-        typer.Argument(help="A JSONL file of episodes (may be .gz), or a run folder; with --play an environment."),
-        Line(kind=str),
+        WORD,
+        Parameter(help="A JSONL file of episodes (may be .gz), or a run folder; with --play an environment."),
     ],
     *,
-    episode: Annotated[
-        int, typer.Option("--episode", "-k", help="Which one, from 0; negative counts from the end.")
-    ] = 0,
+    episode: Annotated[int, Parameter(alias="-k", help="Which one, from 0; negative counts from the end.")] = 0,
     newest: Annotated[bool, _LAST] = False,
     compared: Annotated[bool, _DIFF] = False,
     environment: OwnEnvironment = None,
     grader: Annotated[
         str | None,
-        typer.Option("--grader", "-g", help="Grade the episodes again by this grader; nothing is rolled out."),
+        Parameter(alias="-g", metavar="NAME", help="Grade the episodes again by this grader; nothing is rolled out."),
     ] = None,
     rewards: Rewards = (),
-    play: Annotated[bool, typer.Option("--play", help="Play one episode of an environment yourself.")] = False,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Which task is played; a different one each day otherwise.")
+    play: Annotated[bool, Parameter(help="Play one episode of an environment yourself.")] = False,
+    seed: Annotated[int | None, Parameter(help="Which task is played; a different one each day otherwise.")] = None,
+    out: Annotated[
+        Path | None, writes("With --grader or --reward: write the episodes with their new rewards here.")
     ] = None,
 ) -> StoredEpisodes | Regraded | Episode:
-    """Show stored episodes, grade them again, or play one yourself. Exit code 1 if no episode got a reward."""
+    """Show stored episodes, grade them again, or play one. Exit code 3 if no episode got a reward."""
     from gradus.commands.environments import play as play_episode
 
+    if out is not None:
+        check_file_can_be_written(out)
     if play:
         return play_episode(environment or source, seed=seed)
     if grader is not None or rewards:

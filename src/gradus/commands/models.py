@@ -7,12 +7,14 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
+from gradus.commands.entries import command
 from gradus.commands.environments import load_environment
 from gradus.commands.options import (
+    AT_LEAST_ONE,
+    WORD,
     Host,
-    Line,
     MaxNewTokens,
     Overwrite,
     Port,
@@ -21,8 +23,7 @@ from gradus.commands.options import (
     Temperature,
     writes,
 )
-from gradus.commands.output import next_command, note, same
-from gradus.commands.signature import command
+from gradus.commands.output import next_command, note
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.documents import Results, read_document
 from gradus.core.printing import quiet
@@ -83,24 +84,23 @@ def package_env(environment: str, folder: str | Path) -> PackageResult:
 def export_command(
     source: Annotated[
         str,
-        typer.Argument(help="A run folder (its best checkpoint) or a model folder; with --env an environment."),
-        Line(kind=str),
+        WORD,
+        Parameter(help="A run folder (its best checkpoint) or a model folder; with --env an environment."),
     ],
     *,
     out: Annotated[Path, writes("Folder to write; must be empty or not there.")] = Path("model"),
-    merge: Annotated[bool, typer.Option(help="Merge adapters into the weights.")] = True,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
+    merge: Annotated[bool, Parameter(negative="--no-merge", help="Merge adapters into the weights.")] = True,
+    dtype: Annotated[str, Parameter(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
     overwrite: Overwrite = False,
-    env: Annotated[bool, typer.Option("--env", help="Write an environment as a package of verifiers.")] = False,
+    env: Annotated[bool, Parameter(help="Write an environment as a package of verifiers.")] = False,
     push_to: Annotated[
-        str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card.")
+        str | None,
+        Parameter(name="--push", metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card."),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see it.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --push: show exactly what would be uploaded, and stop.")
-    ] = False,
+    public: Annotated[bool, Parameter(help="With --push: everybody may see it.")] = False,
+    dry_run: Annotated[bool, Parameter(help="With --push: show exactly what would be uploaded, and stop.")] = False,
 ) -> None:
-    """Write a model as a plain folder, upload it to a hub, or write an environment as a package."""
+    """Write a model as a plain folder, or upload it. With --env an environment is written as a package."""
     if env:
         _tell_package(package_env(source, out))
     elif push_to is not None:
@@ -113,34 +113,34 @@ def _tell_export(result: ExportResult) -> None:
     from gradus.policies.local.folders import is_nano
 
     merged = "" if result.gap is None else f", merged (largest gap {result.gap:.1e} nats)"
-    typer.echo(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
+    print(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
     if not quiet():
         path = str(result.path)
         chat = "" if is_nano(path) else f"gradus chat {shlex.quote(path)}   or   "
-        typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
+        print(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
 
 
 def _tell_push(source: Path, repository: str, plan: PushPlan, address: str | None) -> None:
     visibility = "private" if plan.private else "public"
     size = sum(map(plan.size, plan.files))
-    typer.echo(f"{plan.repository} ({visibility}), {len(plan.files)} files, {size:,} bytes:")
+    print(f"{plan.repository} ({visibility}), {len(plan.files)} files, {size:,} bytes:")
     for path, file in plan.files.items():
-        typer.echo(f"  {plan.size(path):>14,}  {path}{f'  <- {file}' if isinstance(file, Path) else ''}")
+        print(f"  {plan.size(path):>14,}  {path}{f'  <- {file}' if isinstance(file, Path) else ''}")
     if address is not None:
-        typer.echo(f"uploaded to {address}")
+        print(f"uploaded to {address}")
         return
     for path, file in plan.files.items():
         if isinstance(file, str):
-            typer.echo(f"\n--- {path} ---\n{file}")
-    typer.echo("dry run: nothing was uploaded")
-    next_command("export", source, "--push", repository, *same("public"))
+            print(f"\n--- {path} ---\n{file}")
+    print("dry run: nothing was uploaded")
+    next_command("export", source, "--push", repository, *([] if plan.private else ["--public"]))
 
 
 def _tell_package(result: PackageResult) -> None:
-    typer.echo(f"wrote {len(result.files)} files to {result.folder}")
+    print(f"wrote {len(result.files)} files to {result.folder}")
     if not quiet():
         package = shlex.quote(str(result.folder))
-        typer.echo(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
+        print(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
 
 
 def _ask_in_terminal() -> str | None:
@@ -148,14 +148,14 @@ def _ask_in_terminal() -> str | None:
     try:
         return input("you> ").strip() or None
     except EOFError:
-        typer.echo()
+        print()
         return None
 
 
 def _show_piece(piece: str) -> None:
     from gradus.core.printing import printable
 
-    typer.echo(printable(piece), nl=False)
+    print(printable(piece), end="", flush=True)
 
 
 @command("chat")
@@ -164,7 +164,10 @@ def chat(
     *,
     system: Annotated[
         str | None,
-        typer.Option(help="System prompt. Without it: as the model was trained; an empty one sends no system message."),
+        Parameter(
+            metavar="TEXT",
+            help="System prompt. Without it: as the model was trained; an empty one sends no system message.",
+        ),
     ] = None,
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
@@ -178,7 +181,7 @@ def chat(
     from gradus.policies.local.settings import free_sampling
 
     loaded = _loaded(model)
-    typer.echo("an empty line ends it, /new begins anew")
+    print("an empty line ends it, /new begins anew")
     return chat_loop(
         loaded,
         ask=_ask_in_terminal,
@@ -277,9 +280,7 @@ def serve_env(
     with listen(host, port) as listener:
         hosts = hosts_for(host, listener.getsockname()[0])
         app = create_app(spec, sessions=sessions, hosts=hosts)
-        typer.echo(
-            f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)"
-        )
+        print(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
         serve_until_stopped(server_config(app, host=host, port=port), listener)
 
 
@@ -287,34 +288,33 @@ def serve_env(
 def serve_command(
     source: Annotated[
         str,
-        typer.Argument(help="A run folder, a model folder or a hub name; with --env an environment."),
-        Line(kind=str),
+        WORD,
+        Parameter(help="A run folder, a model folder or a hub name; with --env an environment."),
     ],
     *,
-    env: Annotated[bool, typer.Option("--env", help="Serve an environment to OpenEnv's clients.")] = False,
+    env: Annotated[bool, Parameter(help="Serve an environment to OpenEnv's clients.")] = False,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     rows: Annotated[
         int,
-        typer.Option(min=1, help="Requests that are computed at once; each takes the memory of the longest beside it."),
+        AT_LEAST_ONE,
+        Parameter(help="Requests that are computed at once; each takes the memory of the longest beside it."),
     ] = 32,
-    sessions: Annotated[int, typer.Option(min=1, help="With --env: episodes that may run at once.")] = 256,
+    sessions: Annotated[int, AT_LEAST_ONE, Parameter(help="With --env: episodes that may run at once.")] = 256,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Let clients with the token load weights from below this folder; off without it."),
+        Parameter(help="Let clients with the token load weights from below this folder; off without it."),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
+        Parameter(env_var="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
     ] = None,
-    train: Annotated[
-        bool, typer.Option("--train", help="Serve the Tinker training API; the key is GRADUS_SERVE_KEY.")
-    ] = False,
-    name: Annotated[str | None, typer.Option(help="With --train: the model's name for clients.")] = None,
-    out: Annotated[Path, typer.Option(help="With --train: folder of the checkpoints.")] = Path("runs/tinker"),
+    train: Annotated[bool, Parameter(help="Serve the Tinker training API; the key is GRADUS_SERVE_KEY.")] = False,
+    name: Annotated[str | None, Parameter(help="With --train: the model's name for clients.")] = None,
+    out: Annotated[Path, Parameter(help="With --train: folder of the checkpoints.")] = Path("runs/tinker"),
     seed: Seed = 0,
 ) -> None:
-    """Serve a model over an OpenAI-compatible API or for training over Tinker's, or an environment over OpenEnv's, until Ctrl-C."""
+    """Serve a model over an OpenAI-compatible API. --train serves Tinker's training API, --env an environment to OpenEnv's clients."""
     if train:
         return serve_training(source, host=host, port=port, rows=rows, name=name, out=out, seed=seed)
     if env:

@@ -1,140 +1,124 @@
-"""Options that mean the same in every command, each declared once with its help, and checks of what a call was given."""
+"""Options that mean the same in every command, each declared once with its help, and checks of what a call was given.
+
+A command is a function. cyclopts reads its signature for the command line: a parameter without a star before it may stand alone in the
+line, every other one is an option. ``WORD``, ``WORDS`` and ``COMMAS`` say how words become the value of a parameter that takes objects in
+Python.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-import typer
-from typer.core import TyperCommand
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
 
-from gradus.commands.output import FOR_MACHINES, GIVEN
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
-
-
-class Command(TyperCommand):
-    """``--json`` takes a file or none: the next word is the file if it ends in .json; ``--json=FILE`` takes any name."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.rich_markup_mode = None  # a table of options cuts their names at 80 columns, plain help does not
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--json" in args and any(parameter.name == "json_file" for parameter in self.params):
-            after = args.index("--json") + 1
-            if not (after < len(args) and (args[after].endswith(".json") or args[after] == "-")):
-                args = [*args[:after], "-", *args[after:]]
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        FOR_MACHINES.set(ctx.params.get("json_file") == "-")
-        GIVEN.set(
-            {each.name: _typed(ctx, each) for each in self.params if each.param_type_name == "option" and each.name}
-        )
-        return super().invoke(ctx)
-
-
-def _typed(ctx: Any, option: Any) -> list[str]:
-    """The words of an option, if it was typed."""
-    source = ctx.get_parameter_source(option.name)
-    if source is None or source.name != "COMMANDLINE":
-        return []
-    value = ctx.params[option.name]
-    if option.is_flag:
-        return [(option.opts if value else option.secondary_opts)[0]]
-    several = value if option.multiple else [value]
-    return [word for each in several for word in (option.opts[0], str(each))]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """The differences of a parameter on the command line: its type, its default, the kind of items between commas, and whether it names a folder."""
-
-    kind: Any = None
-    default: Any = None
-    item: Callable[[str], Any] | None = None
-    folder: bool = False
-
 
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
 
-_TEXT, _TEXTS = Line(kind=str), Line(kind=list[str])
 
-ENVIRONMENT = typer.Argument(
-    metavar="ENVIRONMENT",
-    help="Environment, as in `gradus envs`; rows.jsonl or rows.csv; your own FILE.py, FILE.py:NAME or module:attribute.",
-)
-Environment = Annotated[Data, ENVIRONMENT, _TEXT]
+def _one_word(_: Any, tokens: Sequence[Token]) -> str:
+    return tokens[0].value
+
+
+def _every_word(_: Any, tokens: Sequence[Token]) -> list[str]:
+    return [token.value for token in tokens]
+
+
+def _between_commas(_: Any, tokens: Sequence[Token]) -> list[str]:
+    parts = (part.strip() for token in tokens for part in token.value.split(","))
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def _numbers_between_commas(_: Any, tokens: Sequence[Token]) -> list[int]:
+    texts = _between_commas(_, tokens)
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise ValueError(f"expected whole numbers, as in 1,8; got {','.join(texts)!r}") from None
+
+
+WORD = Parameter(accepts_keys=False, n_tokens=1, converter=_one_word)
+WORDS = Parameter(accepts_keys=False, n_tokens=1, converter=_every_word, show_default=False)
+COMMAS = Parameter(accepts_keys=False, n_tokens=1, converter=_between_commas, show_default=False)
+NUMBERS = Parameter(accepts_keys=False, n_tokens=1, converter=_numbers_between_commas, show_default=False)
+AT_LEAST_ONE = Parameter(validator=Number(gte=1))
+
+Environment = Annotated[
+    Data,
+    WORD,
+    Parameter(
+        name="environment",
+        help="Environment, as in `gradus envs`; rows.jsonl or rows.csv; your own FILE.py, FILE.py:NAME or module:attribute.",
+    ),
+]
 DataOrRecipe = Annotated[
     Any,
-    typer.Argument(
-        metavar="ENVIRONMENT",
+    WORD,
+    Parameter(
+        name="environment",
         help="Environment or rows, as in `gradus audit`; or a TOML recipe, or the name of one that comes with Gradus.",
     ),
-    Line(kind=str | None),
 ]
 OwnEnvironment = Annotated[
     str | EnvironmentSpec | type | None,
-    typer.Option(
-        "--env", help="The environment of the episodes, if it is your own code: FILE.py:NAME or module:attribute."
+    WORD,
+    Parameter(
+        name="--env",
+        metavar="FILE.py:NAME",
+        help="The environment of the episodes, if it is your own code: FILE.py:NAME or module:attribute.",
     ),
-    Line(kind=str | None),
 ]
 Model = Annotated[
     str | Path | None,
-    typer.Option("--model", "-m", help="Model folder, run folder or hub name; a nano model otherwise."),
-    Line(kind=str | None),
+    WORD,
+    Parameter(
+        name=("--model", "-m"), metavar="MODEL", help="Model folder, run folder or hub name; a nano model otherwise."
+    ),
 ]
-RunOrModel = Annotated[
-    str | Path, typer.Argument(metavar="MODEL", help="A run folder, a model folder or a hub name."), _TEXT
-]
+RunOrModel = Annotated[str | Path, WORD, Parameter(name="model", help="A run folder, a model folder or a hub name.")]
 Recipe = Annotated[
     str | Path | None,
-    typer.Option("--recipe", "-r", help="A TOML recipe, or one that comes with Gradus; else the environment's."),
-    Line(kind=str | None),
+    WORD,
+    Parameter(
+        name=("--recipe", "-r"),
+        metavar="RECIPE",
+        help="A TOML recipe, or one that comes with Gradus; else the environment's.",
+    ),
 ]
 Rewards = Annotated[
     Sequence[Any],
-    typer.Option(
-        "--reward",
+    WORDS,
+    Parameter(
+        name="--reward",
         metavar="NAME=WEIGHT",
         help="A reward function as (part of) the grader: a built-in, FILE.py:FN or module:FN (repeatable).",
     ),
-    _TEXTS,
 ]
 Grader = Annotated[
-    str | None, typer.Option("--grader", "-g", help="A grader of the environment; its default one otherwise.")
+    str | None,
+    Parameter(name=("--grader", "-g"), metavar="NAME", help="A grader of the environment; its default one otherwise."),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of what is drawn at random.")]
+Seed = Annotated[int, Parameter(help="Seed of what is drawn at random.")]
 Temperature = Annotated[
     float | None,
-    typer.Option("--temperature", min=0.0, help="Of models; 0 is greedy. Without it: as the model was trained."),
+    Parameter(validator=Number(gte=0), help="Of models; 0 is greedy. Without it: as the model was trained."),
 ]
 MaxNewTokens = Annotated[
-    int | None,
-    typer.Option("--max-new-tokens", min=1, help="Longest answer of models. Without it: as the model was trained."),
+    int | None, AT_LEAST_ONE, Parameter(help="Longest answer of models. Without it: as the model was trained.")
 ]
-Json = Annotated[
-    str | None,
-    typer.Option(
-        "--json",
-        metavar="[FILE]",
-        help="Print JSON instead of tables; with FILE.json, write it there and show the tables.",
-    ),
-]
-Host = Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Folder = Annotated[Path, typer.Argument(help="Folder to write; must be empty or not there.")]
+Host = Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 lets other machines in.")]
+Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="Port to listen on; 0 takes a free one.")]
+Overwrite = Annotated[bool, Parameter(help="Replace what is there.")]
 
 
-def writes(what: str) -> Any:
+def writes(what: str) -> Parameter:
     """The option ``--out``, with what is written there."""
-    return typer.Option("--out", "-o", help=what)
+    return Parameter(name=("--out", "-o"), n_tokens=1, metavar="PATH", help=what)
 
 
 class StageOptions(TypedDict, total=False):
@@ -144,29 +128,29 @@ class StageOptions(TypedDict, total=False):
     rewards: Rewards
     settings: Annotated[
         Mapping[str, Any] | Sequence[str],
-        typer.Option(
-            "--set",
-            "-s",
+        WORDS,
+        Parameter(
+            name=("--set", "-s"),
             metavar="KEY=VALUE",
             help="Change a setting: grpo.max_steps=20; KEY= unsets it (repeatable).",
         ),
-        _TEXTS,
     ]
     grader: Grader
     memory: Annotated[
         str | None,
-        typer.Option("--memory", help="Fit the settings to a card of this size, as in 24GB, and print what was set."),
+        Parameter(metavar="SIZE", help="Fit the settings to a card of this size, as in 24GB, and print what was set."),
     ]
     trackers: Annotated[
         Sequence[str],
-        typer.Option(
-            "--tracker",
+        WORDS,
+        Parameter(
+            name="--tracker",
+            metavar="NAME",
             help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written.",
         ),
-        _TEXTS,
     ]
-    quick: Annotated[bool, typer.Option("--quick", help="Every stage at toy size, for a first look.")]
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the whole run; the recipe's otherwise.")]
+    quick: Annotated[bool, Parameter(help="Every stage at toy size, for a first look.")]
+    seed: Annotated[int | None, Parameter(help="Seed of the whole run; the recipe's otherwise.")]
 
 
 class RecipeOptions(StageOptions, total=False):
@@ -183,23 +167,20 @@ class RunArguments(RecipeOptions, total=False):
         writes(
             "Run folder; otherwise runs/ENVIRONMENT, or runs/NAME for a recipe that has a name, with -quick at toy size."
         ),
-        Line(kind=Path | None),
     ]
     seeds: Annotated[
         int | None,
-        typer.Option(
-            "--seeds", help="Train from so many seeds, one on each core; intervals are then over seeds and tasks."
-        ),
+        Parameter(help="Train from so many seeds, one on each core; intervals are then over seeds and tasks."),
     ]
     time: Annotated[
         str | None,
-        typer.Option(
-            "--time",
+        Parameter(
+            metavar="TIME",
             help="Fit lengths, groups, steps and evaluation to a time, as in 20m or 2h; a published model on a CPU gets 1h.",
         ),
     ]
-    redo: Annotated[bool, typer.Option("--redo", help="Do stages again whose settings, data or code have changed.")]
-    anyway: Annotated[bool, typer.Option("--anyway", help="Go on although the audit of the grader failed.")]
+    redo: Annotated[bool, Parameter(help="Do stages again whose settings, data or code have changed.")]
+    anyway: Annotated[bool, Parameter(help="Go on although the audit of the grader failed.")]
 
 
 def as_list(value: Any) -> list[Any]:
@@ -221,9 +202,9 @@ def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) 
         )
 
 
-def known_options(given: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
+def known_options(names: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
     """Refuses arguments that a call does not have. ``options``: its TypedDict; ``also``: the arguments that it has besides."""
-    known = [*also, *options.__annotations__]
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{call} has no argument {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}")
+    taken = [*also, *options.__annotations__]
+    for name in names:
+        if name not in taken:
+            raise ConfigError(f"{call} has no argument {name!r}{did_you_mean(name, taken)}; it has {', '.join(taken)}")

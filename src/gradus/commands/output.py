@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import typer
+from typing import Any, cast
 
 from gradus.core.printing import printable, quiet
 
 _FRAME = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
 
-# True if the command prints JSON, and no hint after it.
-FOR_MACHINES: ContextVar[bool] = ContextVar("FOR_MACHINES", default=False)
-# Parameter -> the words of the option that was typed.
-GIVEN: ContextVar[Mapping[str, list[str]] | None] = ContextVar("GIVEN", default=None)
+# Where --json puts the result: "-" is standard output; None if it was not typed.
+JSON_FILE: ContextVar[str | None] = ContextVar("JSON_FILE", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a command, as it was typed. ``values``: every parameter; ``flags``: the option of each parameter that was typed."""
+
+    values: Mapping[str, Any]
+    flags: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def same(self, *names: str) -> list[str]:
+        """Returns the options that were typed, by the names of their parameters, for a command that does the same."""
+        words: list[str] = []
+        for name in names:
+            if name in self.flags:
+                words += _option(self.flags[name], self.values[name])
+        return words
+
+
+def _option(flag: str, value: Any) -> list[str]:
+    """The words of one option: a switch alone, a list once for each item."""
+    if value is True:
+        return [flag]
+    items = cast(list[Any], value) if isinstance(value, list) else [value]
+    return [word for item in items for word in (flag, str(item))]
 
 
 class Shown(ABC):
@@ -78,44 +101,43 @@ class Listing(Shown, list[dict[str, str]]):
         return [table]
 
 
-def show(result: Shown, json_file: str | None) -> None:
+def show(result: Shown) -> None:
     """Prints tables, or JSON on standard output; with a file, tables on standard output and JSON in the file."""
-    if print_json(result.to_json() if json_file else None, json_file):
+    if print_json(result.to_json() if JSON_FILE.get() else None):
         result.show()
 
 
-def print_json(value: Any, json_file: str | None) -> bool:
+def print_json(value: Any) -> bool:
     """Prints or writes JSON if it was asked for; returns False if it was printed, so that nothing else is."""
-    if json_file == "-":
-        typer.echo(json_text(value, indent=1))
+    place = JSON_FILE.get()
+    if place == "-":
+        print(_json_text(value))
         return False
-    if json_file is not None:
+    if place is not None:
         from gradus.core.files import write_json
 
-        write_json(Path(json_file), value)
-        note(f"written: {json_file}")
+        write_json(Path(place), value)
+        note(f"written: {place}")
     return True
 
 
-def json_text(value: Any, *, indent: int | None = None) -> str:
+def _json_text(value: Any) -> str:
     """``value`` as JSON for standard output; characters that only UTF-8 can write are escapes elsewhere."""
-    return json.dumps(value, indent=indent, ensure_ascii=getattr(sys.stdout, "encoding", "utf-8").lower() != "utf-8")
+    return json.dumps(value, indent=1, ensure_ascii=getattr(sys.stdout, "encoding", "utf-8").lower() != "utf-8")
 
 
 def note(text: str) -> None:
     """A line on standard error, so that standard output holds results alone."""
-    typer.echo(printable(text), err=True)
+    print(printable(text), file=sys.stderr)
 
 
 def problem(text: str, color: str = "red") -> None:
     """A line on standard error that stands out; without color if NO_COLOR is set."""
-    typer.secho(printable(text), fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
+    from rich.text import Text
 
+    from gradus.core.terminal import Terminal
 
-def same(*names: str) -> list[str]:
-    """Returns the options that were typed, by the names of their parameters, for a command that does the same."""
-    typed = GIVEN.get() or {}
-    return [word for name in names for word in typed.get(name, ())]
+    Terminal(stderr=True, highlight=False, soft_wrap=True).print(Text(text, style=color))
 
 
 def next_command(*words: object, why: str = "") -> None:
@@ -123,7 +145,7 @@ def next_command(*words: object, why: str = "") -> None:
 
     It is not a comment on the same line: zsh takes ``#`` for a word unless it is told not to.
     """
-    if not FOR_MACHINES.get() and not quiet():
+    if JSON_FILE.get() != "-" and not quiet():
         note(f"next: gradus {shlex.join(str(word) for word in words)}")
         if why:
             note(f"      ({why})")

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
-from gradus.commands.options import Json, Line, as_list
-from gradus.commands.output import Listing, Shown, json_text, next_command, print_json, problem, same
-from gradus.commands.signature import command
+from gradus.commands.entries import command
+from gradus.commands.options import WORD, WORDS, as_list
+from gradus.commands.output import Call, Listing, Shown, next_command, note, problem
 from gradus.core import ConfigError
+from gradus.core.findings import EXIT_CODES
 
 if TYPE_CHECKING:
     from gradus.rewards import Tryout
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 _SHOWN = 20  # completions in the table; all are scored
 
 
-def _after_list(result: Listing) -> None:
+def _after_list(result: Listing, _: Call) -> None:
     next_command("rewards", "try", "-c", "<reasoning> 2 + 2 </reasoning> <answer> 4 </answer>", "--answer", 4)
 
 
 @command("rewards list", _after_list, shown=True)
 def list_rewards() -> Listing:
-    """The built-in reward functions and what they reward."""
+    """List the built-in reward functions."""
     from gradus.rewards import BUILT_IN
 
     rows = Listing()
@@ -89,50 +90,63 @@ class TriedRewards(Shown):
         return [table]
 
 
-def _after_try(tried: TriedRewards, *, completion: list[str], answer: str | None, json_file: Json = None) -> int | None:
-    """One line a completion if JSON is printed, else the table."""
-    rows = tried.rows()
-    if json_file == "-":
-        for row in rows:
-            typer.echo(json_text(row))
-        return 1 if tried.tryout.errors else None
-    tried.show()
-    print_json(rows, json_file)
+def _after_try(tried: TriedRewards, call: Call) -> int | None:
     for each in tried.problems():
         problem(each)
-    if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
-        typer.echo("give it with --answer", err=True)
+    if call["completion"] and call["answer"] is None and any("it takes answer" in each for each in tried.problems()):
+        note("give it with --answer")
     if tried.tryout.errors:
-        return 1
-    return next_command("audit", "arithmetic", *same("rewards"), why="or your own rows.jsonl")
+        return EXIT_CODES["fail"]
+    return next_command("audit", "arithmetic", *call.same("rewards"), why="or your own rows.jsonl")
 
 
-_FILE = typer.Argument(
-    metavar="FILE", help="JSONL of {prompt, completion, answer, ...}, or stored episodes; - reads standard input."
-)
-_REWARDS = typer.Option("--reward", help="NAME, module:function or file.py:function, with =WEIGHT; repeat it for each.")
-
-
-@command("rewards try", _after_try)
+@command("rewards try", _after_try, shown=True)
 def try_rewards(
-    completions: Annotated[str | Path | Sequence[Any] | None, _FILE, Line(kind=Path | None)] = None,
-    rewards: Annotated[Sequence[Any], _REWARDS, Line(kind=list[str])] = (
+    completions: Annotated[
+        str | Path | Sequence[Any] | None,
+        WORD,
+        Parameter(
+            name="file",
+            allow_leading_hyphen=True,
+            help="JSONL of {prompt, completion, answer, ...}, or stored episodes; - reads standard input.",
+        ),
+    ] = None,
+    *,
+    rewards: Annotated[
+        Sequence[Any],
+        WORDS,
+        Parameter(
+            name="--reward",
+            metavar="NAME=WEIGHT",
+            help="NAME, module:function or file.py:function; correctness=2, format=0.5 and incremental_format=0.5 without it "
+            "(repeatable).",
+        ),
+    ] = (
         "correctness=2",
         "format=0.5",
         "incremental_format=0.5",
     ),
-    *,
     completion: Annotated[
         Sequence[str],
-        typer.Option("--completion", "-c", help="A completion to score, instead of a file."),
-        Line(kind=list[str]),
+        WORDS,
+        Parameter(
+            name=("--completion", "-c"),
+            metavar="TEXT",
+            allow_leading_hyphen=True,
+            help="A completion to score, instead of a file (repeatable).",
+        ),
     ] = (),
-    answer: Annotated[str | None, typer.Option("--answer", "-a", help="The gold answer of typed completions.")] = None,
+    answer: Annotated[
+        str | None,
+        Parameter(
+            alias="-a", metavar="TEXT", allow_leading_hyphen=True, help="The reference answer of typed completions."
+        ),
+    ] = None,
 ) -> TriedRewards:
-    """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any.
+    """Score stored or typed completions. Exit code 1 if a reward function failed on any.
 
     >>> from gradus import commands
-    >>> commands.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
+    >>> commands.try_rewards(["<answer> 2 </answer>"], rewards=["correctness"], answer="2").rows()[0]["value"]
     1.0
     """
     from gradus.rewards import Completion, choose_rewards, load_rewards, read_completions

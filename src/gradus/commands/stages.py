@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-import typer
+from cyclopts import Parameter
 
+from gradus.commands.entries import command
 from gradus.commands.environments import load_environment
 from gradus.commands.options import (
+    WORD,
+    WORDS,
     Data,
     Environment,
-    Line,
     Model,
     Overwrite,
     RecipeOptions,
@@ -22,10 +24,10 @@ from gradus.commands.options import (
     require_rewards_used,
     writes,
 )
-from gradus.commands.output import Shown, next_command, note, same
-from gradus.commands.signature import command
+from gradus.commands.output import Call, Shown, next_command, note
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
+from gradus.core.findings import EXIT_CODES
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -34,24 +36,24 @@ if TYPE_CHECKING:
     from gradus.runs.stages.teaching import TeachSummary
 
 
-def _after_init(lines: Sequence[str], *, out: Path) -> None:
+def _after_init(lines: Sequence[str], call: Call) -> None:
     for line in lines:
         note(line)
-    typer.echo(f"recipe: {out}")
-    next_command("check", out)
+    print(f"recipe: {call['out']}")
+    next_command("check", call["out"])
 
 
 @command("init", _after_init)
 def init(
     source: Annotated[
-        str | Path, typer.Argument(help="rows.csv, rows.jsonl, or your own FILE.py:NAME."), Line(kind=str)
+        str | Path, WORD, Parameter(name="source", help="rows.csv, rows.jsonl, or your own FILE.py:NAME.")
     ],
-    out: Annotated[str | Path, writes("The recipe to write."), Line(kind=Path)] = Path("recipe.toml"),
     *,
+    out: Annotated[str | Path, writes("The recipe to write.")] = Path("recipe.toml"),
     model: Model = None,
     overwrite: Overwrite = False,
 ) -> list[str]:
-    """Look at your data or environment, write a recipe that fits it, and say what is missing."""
+    """Write a recipe that fits your data. It looks at your rows or environment and says what is missing."""
     from gradus.runs.recipe.starter import write_first_recipe
 
     name = file_name(os.fspath(source))
@@ -99,33 +101,36 @@ def teach(
         )
 
 
-def _after_sft(best: Path, *, data: str) -> None:
-    typer.echo(f"model: {best}")
-    next_command("grpo", data, "--model", best, *same("rewards", "recipe", "memory", "trackers", "seed", "settings"))
+def _after_sft(best: Path, call: Call) -> None:
+    print(f"model: {best}")
+    again = call.same("rewards", "recipe", "memory", "trackers", "seed", "settings")
+    next_command("grpo", call["data"], "--model", best, *again)
 
 
 @command("sft", _after_sft)
 def sft(
     data: Environment,
+    *,
     lessons: Annotated[
         Sequence[str | Path] | str | Path,
-        typer.Option("--data", "-d", help="Stored episodes to learn, in place of a teacher's (repeatable)."),
-        Line(kind=list[Path]),
+        WORDS,
+        Parameter(
+            name=("--data", "-d"),
+            metavar="FILE",
+            help="Stored episodes to learn, in place of a teacher's (repeatable).",
+        ),
     ] = (),
-    *,
     teacher: Annotated[
         str | None,
-        typer.Option("--teacher", "-t", help="Whose episodes are learned; the environment's own by default."),
+        Parameter(alias="-t", metavar="POLICY", help="Whose episodes are learned; the environment's own by default."),
     ] = None,
-    episodes: Annotated[
-        int | None, typer.Option("--episodes", "-n", help="How many tasks the teacher answers.")
-    ] = None,
-    out: Annotated[str | Path, writes("Folder for episodes, model and metrics."), Line(kind=Path)] = Path("runs/sft"),
+    episodes: Annotated[int | None, Parameter(alias="-n", help="How many tasks the teacher answers.")] = None,
+    out: Annotated[str | Path, writes("Folder for episodes, model and metrics.")] = Path("runs/sft"),
     **options: Unpack[RecipeOptions],
 ) -> Path:
-    """Let a teacher answer training tasks, and tune a model on its action tokens. Returns the best checkpoint.
+    """Warm-start a model on a teacher's answers. The teacher's episodes are kept in OUT/teach.
 
-    The teacher's episodes are kept in OUT/teach; the same command goes on where it stopped.
+    The same call goes on where it stopped. Returns the best checkpoint.
     """
     from gradus.runs.recipe.tables import parse_changes
 
@@ -142,32 +147,36 @@ def sft(
     return _trained(stages, make_job(data, **options), Path(out), lessons=files)
 
 
-def _after_distill(best: Path, *, data: str) -> None:
-    typer.echo(f"model: {best}")
-    next_command("eval", data, "--model", best)
+def _after_distill(best: Path, call: Call) -> None:
+    print(f"model: {best}")
+    next_command("eval", call["data"], "--model", best)
 
 
 @command("distill", _after_distill)
 def distill(
     student: Annotated[
         str | Path,
-        typer.Argument(help="The model to teach: a folder, a hub name, or nano for a new one."),
-        Line(kind=str),
+        WORD,
+        Parameter(name="student", help="The model to teach: a folder, a hub name, or nano for a new one."),
     ],
     teacher: Annotated[
         str | Path,
-        typer.Argument(
-            help="A model with the student's tokenizer, or a policy of the environment that states distributions."
+        WORD,
+        Parameter(
+            name="teacher",
+            help="A model with the student's tokenizer, or a policy of the environment that states distributions.",
         ),
-        Line(kind=str),
     ],
     data: Environment,
     *,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
-    out: Annotated[str | Path, writes("Folder for the model and its metrics."), Line(kind=Path)] = Path("runs/distill"),
+    steps: Annotated[int | None, Parameter(help="Optimizer steps.")] = None,
+    out: Annotated[str | Path, writes("Folder for the model and its metrics.")] = Path("runs/distill"),
     **options: Unpack[RecipeOptions],
 ) -> Path:
-    """Let a student learn its teacher's distribution of every token, on answers of its own. Returns the best checkpoint."""
+    """Train a student on its teacher's distribution. It learns every token of answers of its own.
+
+    Returns the best checkpoint.
+    """
     from gradus.runs.recipe.tables import parse_changes
 
     name = os.fspath(student)
@@ -178,24 +187,27 @@ def distill(
     return _trained(("distill",), make_job(data, **options), Path(out))
 
 
-def _after_grpo(best: Path, *, out: Path) -> None:
-    typer.echo(f"model: {best}")
-    next_command("doctor", out)
+def _after_grpo(best: Path, call: Call) -> None:
+    print(f"model: {best}")
+    next_command("doctor", call["out"])
 
 
 @command("grpo", _after_grpo)
 def grpo(
     data: Environment,
+    *,
     model: Annotated[
         str | Path,
-        typer.Option("--model", "-m", help="The model to start from: a folder or a hub name."),
-        Line(kind=str),
+        WORD,
+        Parameter(name=("--model", "-m"), metavar="MODEL", help="The model to start from: a folder or a hub name."),
     ],
-    *,
-    out: Annotated[str | Path, writes("Folder for checkpoints and metrics."), Line(kind=Path)] = Path("runs/grpo"),
+    out: Annotated[str | Path, writes("Folder for checkpoints and metrics.")] = Path("runs/grpo"),
     **options: Unpack[StageOptions],
 ) -> Path:
-    """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
+    """Train a model with GRPO. Groups are rolled out and graded; what got more reward gets more likely.
+
+    Returns the best checkpoint.
+    """
     return _trained(("grpo",), make_job(data, model=os.fspath(model), **options), Path(out))
 
 
@@ -228,19 +240,17 @@ class DoctorReport(Shown):
         return diagnoses_table(self.document)
 
 
-def _after_doctor(result: DoctorReport, *, run: Path) -> int:
-    from gradus.evidence.health import exit_code
-
-    if (run / "results.json").is_file():
-        next_command("report", run)
-    return exit_code(result.document["status"])
+def _after_doctor(result: DoctorReport, call: Call) -> int:
+    if (Path(call["run"]) / "results.json").is_file():
+        next_command("report", call["run"])
+    return EXIT_CODES["fail" if result.status == "stop" else "pass"]
 
 
 @command("doctor", _after_doctor, shown=True)
 def doctor(
-    run: Annotated[str | Path, typer.Argument(help="A run folder, or a metrics.jsonl."), Line(kind=Path)],
+    run: Annotated[str | Path, WORD, Parameter(name="run", help="A run folder, or a metrics.jsonl.")],
 ) -> DoctorReport:
-    """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop, 3: no metrics."""
+    """Diagnose a run, and say what to change. Exit code 1: stop it; 3: it has no metrics."""
     from gradus.runs.stages.doctor import diagnosis_of
 
     return DoctorReport(diagnosis_of(Path(run)))

@@ -10,18 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
-import typer
+from cyclopts import Parameter
 
+from gradus.commands.entries import command
 from gradus.commands.environments import agent, environment_of
-from gradus.commands.options import Data, DataOrRecipe, RecipeOptions, Rows, RunArguments, as_list, known_options
-from gradus.commands.output import Shown, next_command, same
-from gradus.commands.signature import command
+from gradus.commands.options import WORD, Data, DataOrRecipe, RecipeOptions, Rows, RunArguments, as_list, known_options
+from gradus.commands.output import Call, Shown, next_command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
-from gradus.core.findings import Finding, worst
+from gradus.core.findings import EXIT_CODES, Finding, worst
 from gradus.core.printing import quiet
-from gradus.core.terminal import Terminal
 
 if TYPE_CHECKING:
     from gradus.runs.job import Job
@@ -164,7 +163,7 @@ def train(
     )
 
 
-def _after_run(result: Run) -> None:
+def _after_run(result: Run, _: Call) -> None:
     from gradus.policies.local.folders import is_nano
 
     if is_nano(str(result.folder)):  # it knows its environment's words only, which is not enough for a conversation
@@ -175,7 +174,7 @@ def _after_run(result: Run) -> None:
 
 @command("run", _after_run)
 def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
-    """Do all stages of a recipe: audit, teacher, SFT, GRPO, doctor, evaluation, report. What is there already is not done again.
+    """Audit, warm-start, train, diagnose, evaluate and report. What is there already is not done again.
 
     >>> import gradus
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
@@ -183,6 +182,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     known_options(options, RunArguments, "gradus.run", also=("data",))
     recipe_options, run_options = split_options(options)
     require_training()
+    from gradus.core.terminal import Terminal
     from gradus.runs.forecast.checks import require_names
     from gradus.runs.forecast.look import fitted_job
     from gradus.runs.stages.runner import run_stages
@@ -207,14 +207,14 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     return Run(run_seeds(job, folder, seeds=seeds, redo=redo, anyway=anyway))
 
 
-def _after_report(path: Path, *, run: Path) -> None:
-    typer.echo(f"report: {path}")
-    if (run / "results.json").is_file():
-        next_command("show", run, "--last")
+def _after_report(path: Path, call: Call) -> None:
+    print(f"report: {path}")
+    if (Path(call["run"]) / "results.json").is_file():
+        next_command("show", call["run"], "--last")
 
 
 @command("report", _after_report)
-def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> Path:
+def report(run: Annotated[str | Path, WORD, Parameter(name="run", help="A run folder.")]) -> Path:
     """Write RUN/report.html from what the run stored; it opens offline."""
     return load_run(run).report(show=False)
 
@@ -337,34 +337,22 @@ class Checklist(Shown):
         return [table, Text(self.status, style=f"bold {_STYLES[self.status]}")]
 
 
-def _offline_unless(online: bool) -> bool:
-    """Keeps the hub's client, which is not imported yet, from asking: this process is the command's alone."""
-    if not online:
-        os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-    return online
-
-
-_ONLINE = typer.Option(
-    "--online", callback=_offline_unless, help="Ask servers and hubs too; nothing is asked otherwise."
-)
-
-
-def _after_check(result: Checklist, *, data: str | None) -> int | None:
+def _after_check(result: Checklist, call: Call) -> int | None:
     if result.status == "fail":
-        return 1
-    return next_command("run", *([data] if data else []), *same(*RunArguments.__annotations__))
+        return EXIT_CODES["fail"]
+    environment = [call["data"]] if call["data"] else []
+    return next_command("run", *environment, *call.same(*RunArguments.__annotations__))
 
 
-@command("check", _after_check, shown=True)
 def check(
     data: DataOrRecipe = None,
     *,
-    online: Annotated[bool, _ONLINE] = False,
+    online: bool = False,
     **options: Unpack[RunArguments],
 ) -> Checklist:
-    """Say what would go wrong in a run of the same options, with a remedy for each. Exit code 1 if anything would fail.
+    """Say what would go wrong in a run of the same options, with a remedy for each. Nothing is trained.
 
-    Nothing is trained. An agent without a named model runs one episode on a scripted one, which takes seconds.
+    An agent without a named model runs one episode on a scripted one, which takes seconds. ``online``: ask servers and hubs too.
 
     >>> import gradus
     >>> gradus.check("arithmetic", quick=True).status in ("pass", "warn")
@@ -391,3 +379,16 @@ def check(
         memory=recipe_options.get("memory"),
     )
     return Checklist(check_job(job, circumstances))
+
+
+@command("check", _after_check, shown=True)
+def check_command(
+    data: DataOrRecipe = None,
+    *,
+    online: Annotated[bool, Parameter(help="Ask servers and hubs too; nothing is asked otherwise.")] = False,
+    **options: Unpack[RunArguments],
+) -> Checklist:
+    """Say what would go wrong in a run of the same options. Each fault has a remedy. Nothing is trained."""
+    if not online:  # the hub's client is not imported yet, and this process is the command's alone
+        os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+    return check(data, online=online, **options)

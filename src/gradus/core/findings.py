@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,8 @@ Status = Literal["pass", "note", "open", "warn", "fail"]
 # From the best to the worst. ``note``: worth a look. ``open``: what was looked at does not settle it, or nothing could be looked at.
 # ``warn``: it would work, and disappoint. ``fail``: it would break, or train on something wrong.
 SCALE: tuple[Status, ...] = ("pass", "note", "open", "warn", "fail")
+# What a command ends with. 2 is wrong usage, as everywhere.
+EXIT_CODES: Mapping[Status, int] = {"pass": 0, "note": 0, "warn": 0, "fail": 1, "open": 3}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import App, Parameter
 
-from gradus.commands.guests import Command, Temperature, next_command, note, printable
+from gradus.commands.guests import Temperature, next_command, note, printable
 
 if TYPE_CHECKING:
     from gradus_worlds.memory.learning import Calls
 
-app = typer.Typer(help="Let an agent keep a memory of your text, and ask it.", no_args_is_help=True)
+app = App(name="memory", help="Let an agent keep a memory of your text, and ask it.")
 
-_AGENT = typer.Argument(
-    ..., help="A run folder, a model folder, remote:MODEL, or a policy of the memory environment, such as append-only."
-)
-_MEMORY = typer.Option(None, "--memory", help="The memory's folder; `memory` in the agent's folder otherwise.")
+_Agent = Annotated[
+    str,
+    Parameter(
+        help="A run folder, a model folder, remote:MODEL, or a policy of the memory environment, such as append-only."
+    ),
+]
+_Memory = Annotated[Path | None, Parameter(help="The memory's folder; `memory` in the agent's folder otherwise.")]
 
 
-@app.command(cls=Command)
+@app.command
 def learn(
-    agent: str = _AGENT,
-    file: Path = typer.Argument(..., help="Your text."),
-    memory: Path | None = _MEMORY,
+    agent: _Agent,
+    file: Annotated[Path, Parameter(help="Your text.")],
+    *,
+    memory: _Memory = None,
     temperature: Temperature = None,
 ) -> None:
     """Let an agent read your text and keep a memory of it; the same command goes on where it was stopped."""
     from gradus_worlds.memory.learning import learn_text
 
     text = learn_text(agent, file, memory=memory, temperature=temperature, tell=_tell)
-    typer.echo(
+    print(
         f"{text.read} chunks read ({text.before} before), {text.calls} calls, {text.refused} refused; "
         f"{text.entries} entries in {text.memory}"
     )
@@ -44,23 +48,25 @@ def _tell(read: int, chunks: int, calls: Calls) -> None:
         message = f"refused: {call['message']}"
         if call["ok"]:
             message = f"{call['name'].removeprefix('memory_')} {call['content'] or ''}"
-        typer.echo(f"chunk {read} of {chunks}: {printable(message.strip())}")
+        print(f"chunk {read} of {chunks}: {printable(message.strip())}")
 
 
-@app.command(cls=Command)
+@app.command
 def ask(
-    agent: str = _AGENT,
-    question: str = typer.Argument(..., help="Your question."),
-    memory: Path | None = _MEMORY,
-    reader: str | None = typer.Option(
-        None, "--reader", help="A language model that answers from the memory, as remote:MODEL or a model folder."
-    ),
+    agent: _Agent,
+    question: Annotated[str, Parameter(help="Your question.")],
+    *,
+    memory: _Memory = None,
+    reader: Annotated[
+        str | None,
+        Parameter(help="A language model that answers from the memory, as remote:MODEL or a model folder."),
+    ] = None,
 ) -> None:
     """Answer a question from what an agent kept: the entry that fits best, or what a language model makes of the entries."""
     from gradus_worlds.memory.learning import ask_memory
 
     reading = ask_memory(agent, question, memory=memory, reader=reader)
-    typer.echo(printable(reading.answer))
+    print(printable(reading.answer))
     note(reading.why)
     for text in reading.notes:
         since = f"  (since {text.timestamp})" if text.timestamp else ""

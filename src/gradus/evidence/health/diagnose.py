@@ -25,7 +25,6 @@ _STATE: dict[Severity, Literal["healthy", "warn", "stop"]] = {
     "warn": "warn",
     "stop": "stop",
 }
-_EXIT = {"healthy": 0, "warn": 1, "stop": 2}
 _FEW = 5  # steps that most rules look at
 Records = Sequence[Record]
 
@@ -132,11 +131,6 @@ def status(diagnoses: Iterable[Diagnosis]) -> Literal["healthy", "warn", "stop"]
     """healthy, warn or stop: the worst of the diagnoses; what is only explained counts as healthy."""
     worst = worst_first(diagnoses)[:1]
     return _STATE[worst[0].severity] if worst else "healthy"
-
-
-def exit_code(state: str) -> int:
-    """0 healthy, 1 warnings, 2 stop."""
-    return _EXIT[state]
 
 
 def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
