@@ -208,7 +208,7 @@ def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> N
             b"question,question,answer\na,b,c\n",
             "twice.csv has the columns question, question, answer; expected",
         ),
-        ("rows.parquet", b"PAR1", "convert it"),
+        ("rows.arrow", b"ARROW1", "convert it"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:

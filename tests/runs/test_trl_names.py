@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields
+from importlib import resources
 from pathlib import Path
 
+import pytest
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
+from gradus.core import ConfigError
+from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trl_names.md").read_text(encoding="utf-8")
@@ -42,3 +47,16 @@ def test_every_setting_of_trl_stands_on_the_page() -> None:
     own = {each.name for each in fields(GRPOConfig)} - general - LOADING
     missing = [name for name in own if not name.startswith(MACHINERY) and f"`{name}" not in PAGE]
     assert not missing
+
+
+NAMES = tomllib.loads(resources.files("gradus.runs.recipe").joinpath("trl_names.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_trl_is_answered_with_ours(name: str) -> None:
+    """The page said so, and the message listed all keys."""
+    assert f"`{name}" in PAGE
+    if name in ("max_steps", "temperature", "top_p", "top_k", "entropy_coef", "gradient_checkpointing"):
+        return  # a key of ours has this name
+    with pytest.raises(ConfigError, match=rf"it is TRL's name, and {re.escape(NAMES[name])} here"):
+        load_recipe("arithmetic", changes=[f"grpo.{name}=1"])

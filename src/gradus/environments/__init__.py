@@ -29,6 +29,8 @@ _OWN = {
     "gsm8k": "gradus.environments.verifiable.from_files:load_gsm8k",
     "jsonl": "gradus.environments.verifiable.from_files:load_jsonl",
     "csv": "gradus.environments.verifiable.from_files:load_csv",
+    "parquet": "gradus.environments.verifiable.from_files:load_parquet",
+    "hf": "gradus.environments.verifiable.from_files:load_hf",
     "openenv": "gradus.interop.openenv.client:load",
     "reasoning-gym": "gradus.interop.suites.reasoning_gym:load",
     "textarena": "gradus.interop.suites.textarena:load",
@@ -41,6 +43,8 @@ _AFTER_THE_COLON = {
     "gsm8k": "word problems with worked solutions; gsm8k:PATH, or gsm8k:openai/gsm8k to download them",
     "jsonl": "your own questions and answers, a JSON object a line; jsonl:PATH",
     "csv": "your own questions and answers in a table; csv:PATH",
+    "parquet": "your own questions and answers in a Parquet file; parquet:PATH",
+    "hf": "a data set of the hub; hf:OWNER/NAME[:CONFIG][@SPLIT], or the folder of one",
     "openenv": "an environment that a server runs; openenv:ws://HOST:PORT",
     "reasoning-gym": "puzzles with checked answers; reasoning-gym:NAME (gradus envs reasoning-gym: lists them)",
     "textarena": "games in words; textarena:GAME (gradus envs textarena: lists them)",
@@ -49,8 +53,8 @@ _AFTER_THE_COLON = {
     "agent": "a function that talks to an OpenAI client; agent:FILE.py:NAME?tasks=rows.jsonl",
     "command": "an agent in any language; command:LINE?tasks=rows.jsonl",
 }
-_FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
-_OTHER_FILES = (".parquet", ".arrow", ".json", ".xlsx", ".zip")
+_FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+_OTHER_FILES = (".arrow", ".json", ".xlsx", ".zip")
 
 
 @cache
@@ -91,7 +95,7 @@ def file_name(name: str) -> str:
         return name
     if suffix in _OTHER_FILES:
         raise ConfigError(
-            f"{path}: rows are read from .jsonl and .csv files; convert it, for example by pandas' to_json('rows.jsonl', "
+            f"{path}: rows are read from .jsonl, .csv and .parquet files; convert it, for example by pandas' to_json('rows.jsonl', "
             "orient='records', lines=True), or give the rows themselves, as in gradus.audit(rows)"
         )
     return f"{_FILES[suffix]}:{name}" if suffix in _FILES else name
@@ -113,7 +117,7 @@ def load(name: str) -> EnvironmentSpec:
 def load_stored(name: str) -> EnvironmentSpec:
     """Loads the environment that a stored file names. Raises ConfigError if that would import code or ask a server."""
     head, _, argument = name.partition(":")
-    if head in ("verifiers", "openenv", "agent", "command") or (head == "gymnasium" and ":" in argument):
+    if head in ("verifiers", "openenv", "agent", "command", "hf") or (head == "gymnasium" and ":" in argument):
         raise ConfigError(
             f"the file names the environment {name!r}, which runs other code; if you trust it, name it with --env {name}"
         )

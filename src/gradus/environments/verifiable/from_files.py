@@ -1,4 +1,4 @@
-"""Data sets in files as environments: ``gsm8k:``, ``jsonl:`` and ``csv:``, or GSM8K from the Hugging Face hub.
+"""Data sets in files as environments: ``gsm8k:``, ``jsonl:``, ``csv:`` and ``parquet:``, or of the Hugging Face hub: ``hf:``.
 
 An argument is a path with options behind a question mark, as in a web address:
 
@@ -14,10 +14,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -29,12 +30,14 @@ from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks
 from gradus.environments.verifiable.rows import Columns, Row, check_answers, read_items, usual_columns
 
 _OPTIONS = {"question": str, "answer": str, "worked": str, "test": str, "system": str}
+_HUB_SECONDS = 10.0  # for the one question whether the hub answers and has the data set
+_KIND_OF_TEST = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 _QUOTED = str.maketrans({character: quote(character) for character in "%&+= "})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """A data set as named on a command line. ``kind`` is gsm8k, jsonl or csv; ``place`` a path or a hub name.
+    """A data set as named on a command line. ``kind`` is gsm8k, jsonl, csv, parquet or hf; ``place`` a path or a hub name.
 
     An option that is None was left out.
     """
@@ -58,7 +61,8 @@ def parse_source(kind: str, argument: str | None) -> DataSource:
     """Reads the text after ``kind:``. Raises ConfigError for options that do not exist."""
     if not argument:
         hub = ", or a hub name, as in gsm8k:openai/gsm8k, which downloads it" if kind == "gsm8k" else ""
-        raise ConfigError(f"{kind} needs a path, as in {kind}:PATH{hub}")
+        place = "OWNER/NAME[:CONFIG][@SPLIT]" if kind == "hf" else "PATH"
+        raise ConfigError(f"{kind} needs a {'name' if kind == 'hf' else 'path'}, as in {kind}:{place}{hub}")
     name = f"{kind}:{argument}"
     place, _, query = argument.partition("?")
     return DataSource(name=name, kind=kind, place=place, **known_options(name, query, _OPTIONS))
@@ -74,6 +78,9 @@ def _load(kind: str, summary: str, recipe: str | None, argument: str | None = No
 load_gsm8k = partial(_load, "gsm8k", "grade-school problems in words", "gsm8k.toml")
 load_jsonl = partial(_load, "jsonl", "questions and answers out of a JSONL file", None)
 load_csv = partial(_load, "csv", "questions and answers out of a CSV file", None)
+load_parquet = partial(_load, "parquet", "questions and answers out of a Parquet file", None)
+# ``hf:OWNER/NAME``, ``hf:OWNER/NAME:CONFIG@SPLIT``, or the folder of a data set
+load_hf = partial(_load, "hf", "questions and answers of a data set of the hub", None)
 
 
 def read_tasks(source: DataSource) -> TableTasks:
@@ -147,6 +154,9 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
     """Reads the rows of the source and those that are held out; none if no file has any."""
     path = Path(source.place).expanduser()
     test = Path(source.test).expanduser() if source.test else None
+    if source.kind == "hf":
+        train, beside = _from_hub(source)
+        return train, read_rows(test, _KIND_OF_TEST.get(test.suffix, "jsonl")) if test else beside
     if path.is_dir():
         # A folder as GSM8K is published; a test file that is named comes before the one in the folder.
         beside = path / "test.jsonl"
@@ -160,28 +170,59 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
 
 
 def _from_hub(source: DataSource) -> tuple[list[Row], list[Row]]:
-    """Takes both splits of a hub data set; downloads, because its name was given."""
+    """Takes the splits train and test of a data set, or the one split that is named; downloads, because its name was given.
+
+    Raises ConfigError if the hub does not answer, after one try, or does not have it.
+    """
+    datasets = _datasets(source.place)
+    place, _, split = source.place.partition("@")
+    name, config = (place, None) if Path(place).is_dir() else _name_and_config(place)
+    if source.kind == "gsm8k":
+        config = config or "main"
+    try:
+        if not Path(name).is_dir():
+            _ask_hub(name)
+        loaded: Any = datasets.load_dataset(name, config, split=split or None)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"the hub gave no data set {source.place}: {reason or type(error).__name__}") from error
+    if split:
+        return _listed(loaded), []
+    if "train" not in loaded:
+        raise ConfigError(f"{name} has no split called train; name one of {', '.join(loaded)} as in hf:{place}@SPLIT")
+    return _listed(loaded["train"]), _listed(loaded.get("test", ()))
+
+
+def _name_and_config(place: str) -> tuple[str, str | None]:
+    name, _, config = place.partition(":")
+    return name, config or None
+
+
+def _ask_hub(name: str) -> None:
+    """Asks for the data set once, before a library that asks five times. Raises what the hub's client raises."""
+    from huggingface_hub import HfApi
+
+    HfApi().dataset_info(name, timeout=_HUB_SECONDS)
+
+
+def _datasets(place: str) -> Any:
     try:
         import datasets
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{source.place} is not a file; to take it from the hub, pip install datasets") from error
-    hub: Any = datasets
-    try:
-        splits = hub.load_dataset(source.place, "main")
-    except Exception as error:
-        raise ConfigError(
-            f"{source.place} is not a file, and the hub gave no data set of that name: {error}"
-        ) from error
-    if "train" not in splits:
-        raise ConfigError(f"{source.place} has no split called train; it has {', '.join(splits)}")
-    return list(splits["train"]), list(splits.get("test", ()))
+        raise ConfigError(f"{place} is read by the package datasets; pip install datasets") from error
+    return datasets
+
+
+def _listed(split: Any) -> list[Row]:
+    """Rows as dictionaries, without cells that are empty."""
+    return [{name: cell for name, cell in row.items() if cell is not None} for row in split]
 
 
 def read_rows(path: Path, kind: str) -> list[Row]:
-    """Reads the rows of a JSONL or CSV file. Raises ConfigError if it has none, StorageError for a line that cannot be read."""
+    """Reads the rows of a JSONL, CSV or Parquet file. Raises ConfigError if it has none, StorageError for a line that cannot be read."""
     if not path.exists():
-        raise ConfigError(f"no file {path}{similar_file(path)}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
-    rows: list[Row] = [*(_csv_rows(path) if kind == "csv" else read_json_lines(path))]
+        raise ConfigError(f"no file {path}{similar_file(path)}; expected a {_FORMATS.get(kind, 'JSONL')} file")
+    rows = list(_READERS.get(kind, read_json_lines)(path))
     if not rows:
         raise ConfigError(f"{path} has no rows")
     return rows
@@ -214,3 +255,16 @@ def _csv_rows(path: Path) -> list[Row]:
 def _without_gaps(row: Row) -> Row:
     """Leaves out the columns behind the end of a short line."""
     return {name: cell for name, cell in row.items() if cell is not None}
+
+
+def _parquet_rows(path: Path) -> list[Row]:
+    datasets = _datasets(str(path))
+    try:
+        with TemporaryDirectory(prefix="gradus-parquet-") as cache:
+            return _listed(datasets.Dataset.from_parquet(str(path), cache_dir=cache, keep_in_memory=True))
+    except Exception as error:
+        raise StorageError(f"{path} cannot be read as a Parquet file: {error}") from error
+
+
+_FORMATS = {"csv": "CSV", "parquet": "Parquet"}
+_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {"csv": _csv_rows, "parquet": _parquet_rows}

@@ -11,7 +11,10 @@ The layers, of which a later one wins:
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -209,7 +212,8 @@ def _complaint(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         *section, name = error["loc"]
         keys = _keys_of(section)
-        hint = did_you_mean(str(name), keys)
+        ours = _trl_names().get(str(name))
+        hint = f"; it is TRL's name, and {ours} here" if ours else did_you_mean(str(name), keys)
         place = ".".join(map(str, section)) or "a recipe"
         listing = f"; {place} knows {', '.join(keys)} (docs/trl_names.md has TRL's names)"
         return f"{path}: unknown key{hint or listing}"
@@ -218,6 +222,13 @@ def _complaint(error: Any) -> str:
     if not isinstance(value, Mapping):  # a section would hide the message
         message += f", got {beginning(repr(value), 80)}"
     return f"{path}: {message}" if path else message
+
+
+@cache
+def _trl_names() -> dict[str, str]:
+    """TRL's settings and the recipe keys in their place."""
+    text = resources.files("gradus.runs.recipe").joinpath("trl_names.toml").read_text(encoding="utf-8")
+    return {name: str(key) for name, key in tomllib.loads(text).items()}
 
 
 def _keys_of(section: Sequence[Any]) -> list[str]:

@@ -230,7 +230,7 @@ def default_folder(environment: str, *, quick: bool = False) -> Path:
     head, _, argument = environment.partition("?")[0].partition(":")
     if head.endswith(".py"):
         head, argument = Path(head).stem, "" if argument == "spec" else argument
-    elif head in ("jsonl", "csv"):
+    elif head in ("jsonl", "csv", "parquet"):
         head, argument = Path(argument).stem, ""
     name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
     return Path("runs") / ((name or "run") + ("-quick" if quick else ""))

@@ -40,7 +40,7 @@ _SAMPLED = 2000  # rows whose words stand for those of all
 _FRAME = 8  # tokens of the chat template
 _ROUND = 16
 
-_DATA_SETS = ("gsm8k", "jsonl", "csv")  # behind these names stands a path, whatever it looks like
+_DATA_SETS = ("gsm8k", "jsonl", "csv", "parquet")  # behind these names stands a path, whatever it looks like
 
 
 def _settings(name: str) -> dict[str, Any]:
