@@ -34,7 +34,8 @@ from gradus.environments.tools import by_call, tool_environment
 collect_ignore = [
     "stock_client.py",
     "two_processes.py",
-    "verifiers_rollout.py",
+    "cookbook_loops.py",
+    "tinker_program.py",
 ]  # scripts that other interpreters and launchers run
 STEPS = 6
 

@@ -1,4 +1,4 @@
-"""Keys are found in whatever is about to be uploaded or packaged, and are named by file and line, never shown."""
+"""Keys are found in whatever is about to be uploaded, and are named by file and line, never shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError
-from gradus.interop.packages.writing import write_package
 from gradus.interop.push import plan_push
 from gradus.interop.secret_scan import FORMS, find_secrets
 
@@ -87,12 +86,3 @@ def test_push_refuses_a_model_with_a_key_in_any_of_its_files(tmp_path: Path) -> 
         (best / name).write_bytes(content)
     results.write_text(json.dumps({**document, "environment": key}))
     refused(tmp_path / "run", "results.json", key)
-
-
-def test_a_package_carries_no_key_of_its_rows(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(64)))
-    rows.write_text(rows.read_text() + json.dumps({"question": KEYS["a Google key"][0], "answer": "1"}) + "\n")
-    with pytest.raises(ConfigError, match=r"rows.jsonl line 65: a Google key"):
-        write_package(f"jsonl:{rows}", tmp_path / "package")
-    assert not (tmp_path / "package").exists()

@@ -181,7 +181,7 @@ def hostile(session: str, model: str, sampler: str, future: str) -> Iterator[tup
     )
     yield "retrieve_future", {"request_id": future}
     yield "forward_backward", batch(model, [1, 2], [2, 3])
-    yield f"sessions/{session}/finish", {}
+    yield "forward_backward", batch(f"{session}:train:00", [1, 2], [2, 3])
 
 
 def batch(model: str, ids: Any, targets: Any, loss: str = "cross_entropy", **inputs: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gradus.commands.audits import Audit, audit
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
 from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
-from gradus.commands.models import chat, export, package_env, push, serve, serve_env
+from gradus.commands.models import chat, export, push, serve, serve_env
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.stages import DoctorReport, distill, doctor, grpo, init, sft, teach
 from gradus.commands.training import Checklist, Run, check, load_run, report, run, train
@@ -43,7 +43,6 @@ __all__ = [
     "list_rewards",
     "load_environment",
     "load_run",
-    "package_env",
     "play",
     "push",
     "regrade",

@@ -29,7 +29,6 @@ from gradus.core.documents import Results, read_document
 from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
-    from gradus.interop.packages.writing import PackageResult
     from gradus.interop.push import PushPlan
     from gradus.policies.local.export import ExportResult
     from gradus.policies.local.loading import LoadedModel
@@ -70,29 +69,18 @@ def push(
     return plan, None if dry_run else upload(plan)
 
 
-def package_env(environment: str, folder: str | Path) -> PackageResult:
-    """Write an environment with its grader as a package of verifiers 0.4: a taskset, for trainers on many machines that read those.
-
-    OpenEnv's clients need no package: ``gradus serve ENVIRONMENT --env`` serves them.
-    """
-    from gradus.interop.packages.writing import write_package
-
-    return write_package(environment, folder)
-
-
 @command("export")
 def export_command(
     source: Annotated[
         str,
         WORD,
-        Parameter(help="A run folder (its best checkpoint) or a model folder; with --env an environment."),
+        Parameter(help="A run folder (its best checkpoint) or a model folder."),
     ],
     *,
     out: Annotated[Path, writes("Folder to write; must be empty or not there.")] = Path("model"),
     merge: Annotated[bool, Parameter(negative="--no-merge", help="Merge adapters into the weights.")] = True,
     dtype: Annotated[str, Parameter(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
     overwrite: Overwrite = False,
-    env: Annotated[bool, Parameter(help="Write an environment as a package of verifiers.")] = False,
     push_to: Annotated[
         str | None,
         Parameter(name="--push", metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card."),
@@ -100,10 +88,8 @@ def export_command(
     public: Annotated[bool, Parameter(help="With --push: everybody may see it.")] = False,
     dry_run: Annotated[bool, Parameter(help="With --push: show exactly what would be uploaded, and stop.")] = False,
 ) -> None:
-    """Write a model as a plain folder, or upload it. With --env an environment is written as a package."""
-    if env:
-        _tell_package(package_env(source, out))
-    elif push_to is not None:
+    """Write a model as a plain folder, or upload it to a hub."""
+    if push_to is not None:
         _tell_push(Path(source), push_to, *push(source, push_to, public=public, dry_run=dry_run))
     else:
         _tell_export(export(source, out, merge=merge, dtype=dtype, overwrite=overwrite))
@@ -134,13 +120,6 @@ def _tell_push(source: Path, repository: str, plan: PushPlan, address: str | Non
             print(f"\n--- {path} ---\n{file}")
     print("dry run: nothing was uploaded")
     next_command("export", source, "--push", repository, *([] if plan.private else ["--public"]))
-
-
-def _tell_package(result: PackageResult) -> None:
-    print(f"wrote {len(result.files)} files to {result.folder}")
-    if not quiet():
-        package = shlex.quote(str(result.folder))
-        print(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
 
 
 def _ask_in_terminal() -> str | None:

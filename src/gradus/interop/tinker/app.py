@@ -90,9 +90,6 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
     async def weights_info(owner: str, http: Request) -> Response:
         return JSONResponse(service.weights_info(owner, str((await read_json(http)).get("tinker_path"))))
 
-    async def finish(owner: str, http: Request) -> Response:
-        return JSONResponse(service.finish_session(owner, http.path_params["session"]))
-
     posts = {path: _typed(kind, act) for path, (kind, act) in typed.items()}
     return {
         **posts,
@@ -100,7 +97,6 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
         "forward_backward": _forward(service, forward_only=False),
         "retrieve_future": retrieve,
         "weights_info": weights_info,
-        "sessions/{session}/finish": finish,
         # All flags of the SDK as they are without a server's word, but keys are not exchanged for tokens.
         "client/config": _constant({"pjwt_auth_enabled": False}),
         "telemetry": _constant({"status": "accepted"}),

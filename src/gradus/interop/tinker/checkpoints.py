@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,6 @@ class SavedAdapter:
     shape: AdapterShape
     created: float
     expires: float | None
-    user_metadata: Mapping[str, str] | None
 
     @property
     def checkpoint_id(self) -> str:
@@ -48,7 +47,6 @@ class SavedAdapter:
             "time": datetime.fromtimestamp(self.created, UTC).isoformat(),
             "tinker_path": self.path,
             "expires_at": self.expires and datetime.fromtimestamp(self.expires, UTC).isoformat(),
-            "user_metadata": self.user_metadata,
         }
 
 
@@ -106,14 +104,10 @@ class CheckpointStore:
         moments = folder / _MOMENTS
         return load_file(folder / _MODEL), load_file(moments) if moments.is_file() else {}
 
-    def remove(self, card: SavedAdapter) -> None:
-        """Deletes a checkpoint."""
-        shutil.rmtree(self.check_path(card.path))
-
 
 def _read_card(file: Path) -> SavedAdapter:
-    document = read_json(file)
-    return SavedAdapter(**{**document, "shape": AdapterShape(**document["shape"])})
+    document: dict[str, Any] = read_json(file)
+    return SavedAdapter(**document | {"shape": AdapterShape(**document["shape"])})
 
 
 def _expired(card: SavedAdapter) -> bool:

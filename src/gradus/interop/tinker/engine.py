@@ -21,7 +21,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import TrainingSample, ints, split
 from gradus.training.engine.forward import PLAIN, compare_tokens, disable_dropout, score_tokens, vocabulary_size
 from gradus.training.engine.tree_support import tree_attention
 
@@ -33,7 +33,7 @@ _PIECE = 16  # tokens that are sampled before their text is searched for the end
 class SampleOrder:
     """What is to be sampled: ``count`` answers to ``prompt``. ``stops``: ids that end one; ``stop_texts``: texts that do.
 
-    ``prompt_logprobs``: score the last so many tokens of the prompt, 0 for none; ``likeliest``: with so many likeliest tokens at each.
+    ``prompt_logprobs``: score the prompt too; ``likeliest``: with so many likeliest tokens at each of its places.
     """
 
     prompt: Sequence[int]
@@ -43,7 +43,7 @@ class SampleOrder:
     stops: frozenset[int]
     stop_texts: Sequence[str]
     seed: int
-    prompt_logprobs: int = 0
+    prompt_logprobs: bool = False
     likeliest: int = 0
 
 
@@ -122,8 +122,8 @@ def _sample(ids: Sequence[int], targets: Tensor, index: int) -> TrainingSample:
 
 def _by_sequence(batch: MicroBatch, values: Tensor) -> list[tuple[int, Tensor]]:
     """The index of each sequence of a batch, and its part of ``values`` (A,)."""
-    lengths: list[int] = torch.bincount(batch.labels.row).tolist()  # pyright: ignore[reportUnknownVariableType]
-    return list(zip(batch.sequences, values.split(lengths), strict=True))
+    lengths = ints(torch.bincount(batch.labels.row))
+    return list(zip(batch.sequences, split(values, lengths), strict=True))
 
 
 def _as_output(values: Tensor, datum: TokenDatum) -> Tensor:
@@ -131,33 +131,23 @@ def _as_output(values: Tensor, datum: TokenDatum) -> Tensor:
 
 
 def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Log-probs (T,) of the prompt's last tokens, NaN elsewhere, and (T, K) likeliest ids with theirs."""
-    length = len(order.prompt)
-    first = length - min(order.prompt_logprobs, length - 1)
-    scores = torch.full((length,), torch.nan)
-    ids = torch.zeros((length, order.likeliest), dtype=torch.int64)
-    values = torch.full((length, order.likeliest), torch.nan)
-    if length > 1:
-        # The first token has nothing before it, so that nothing predicts it.
-        sample = _sample(order.prompt[:-1], torch.tensor(order.prompt[1:]), 0)
-        (batch,) = microbatches([sample], budget=length, share=False)
-        batch = batch.to(loaded.device)
+    """Log-probs (T,) of the prompt's tokens, NaN at the first, which nothing predicts, and (T, K) likeliest ids with theirs."""
+    count = order.likeliest
+    sample = _sample(order.prompt[:-1], torch.tensor(order.prompt[1:]), 0)
+    (batch,) = microbatches([sample], budget=len(order.prompt), share=False)
+    batch = batch.to(loaded.device)
 
-        def table(logits: Tensor, teacher: Tensor | None, rows: slice) -> Tensor:
-            """(A, 1 + 2 K): the target's log-prob, then the likeliest ones and their ids, which float64 holds exactly."""
-            logprobs = logits.double().log_softmax(-1)
-            top = logprobs.topk(order.likeliest)
-            return torch.cat(
-                [logprobs.gather(1, batch.labels.target[rows, None]), top.values, top.indices.double()], dim=1
-            )
+    def table(logits: Tensor, teacher: Tensor | None, rows: slice) -> Tensor:
+        """(A, 1 + 2 K): the target's log-prob, then the likeliest ones and their ids, which float64 holds exactly."""
+        logprobs = logits.double().log_softmax(-1)
+        top = logprobs.topk(count)
+        return torch.cat([logprobs.gather(1, batch.labels.target[rows, None]), top.values, top.indices.double()], dim=1)
 
-        with torch.no_grad(), tree_attention(loaded.model):
-            columns = compare_tokens(loaded.model, batch, table)[0].cpu()
-        scores[1:] = columns[:, 0].float()
-        values[1:] = columns[:, 1 : 1 + order.likeliest].float()
-        ids[1:] = columns[:, 1 + order.likeliest :].long()
-    scores[:first] = torch.nan
-    return scores, (ids, values) if order.likeliest else None
+    with torch.no_grad(), tree_attention(loaded.model):
+        columns = compare_tokens(loaded.model, batch, table)[0].cpu()
+    columns = torch.cat([torch.full_like(columns[:1], torch.nan), columns])
+    likeliest = columns[:, 1 + count :].nan_to_num().long(), columns[:, 1 : 1 + count].float()
+    return columns[:, 0].float(), likeliest if count else None
 
 
 def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:

@@ -47,11 +47,11 @@ class JobQueue:
         if self._is_new(request_id, job):
             self._start(job)
 
-    def open_line(self, line: str, following: int) -> None:
-        """Begins the jobs of a model, the first of which has the number ``following``."""
-        self._lines.setdefault(line, _Line(following))
+    def open_line(self, line: str) -> None:
+        """Begins the jobs of a model, the first of which has the number 1."""
+        self._lines[line] = _Line(1)
 
-    def submit_in_line(self, line: str, number: int | None, work: Callable[[], Any], owner: str) -> str:
+    def submit_in_line(self, line: str, number: int | None, job: EngineJob) -> str:
         """Takes a job of a model, to run in its turn; returns the id of the request. The same number again is the same job.
 
         Raises ApiError for a number that lies too far ahead, or whose result is forgotten.
@@ -59,13 +59,9 @@ class JobQueue:
         numbers = self._lines[line]
         number = numbers.following if number is None else number
         request_id = f"{line}:{number}"
-        if request_id in self._jobs:
-            return request_id
-        if number < numbers.following:
-            raise ApiError(f"request {number} of {line} is done and its result forgotten", status=410)
-        if number > numbers.following + _FURTHEST:
-            raise ApiError(f"request {number} of {line} is too far ahead of {numbers.following}, which is the next")
-        job = EngineJob(owner=owner, work=work)
+        ahead = number - numbers.following
+        if request_id not in self._jobs and not 0 <= ahead <= _FURTHEST:
+            raise ApiError(f"request {number} of {line} is forgotten, or too far from {numbers.following}", status=410)
         if self._is_new(request_id, job):
             self._take_turn(numbers, number, job)
         return request_id

@@ -20,7 +20,7 @@ from gradus.interop.tinker.sdk import messages, parse_forward
 PROTOBUF = "application/x-protobuf"
 _MOST_NUMBERS = 2**24  # in one tensor: a sparse one says its shape in a few bytes
 _NO_LOGPROB = -99999.0  # in an empty cell of likeliest tokens
-_DTYPES = {"float32": np.float32, "int64": np.int64}
+_TOKENS_ONLY = "this server reads tokens only; leave out images and other chunks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def forward_request(body: bytes, content_type: str, *, forward_only: bool) -> Fo
 def token_ids(model_input: Any) -> list[int]:
     """The ids of a model input. Raises ApiError for images and sounds."""
     if any(chunk.type != "encoded_text" for chunk in model_input.chunks):
-        raise ApiError("this server reads tokens only; leave out images and other chunks")
+        raise ApiError(_TOKENS_ONLY)
     return [token for chunk in model_input.chunks for token in chunk.tokens]
 
 
@@ -101,8 +101,8 @@ def _json_datum(datum: Any) -> TokenDatum:
     inputs: dict[str, Tensor] = {}
     for name, value in datum.loss_fn_inputs.items():
         try:
-            data = np.asarray(value.data, dtype=_DTYPES[value.dtype])
-        except (ValueError, OverflowError) as error:
+            data = np.asarray(value.data, dtype=value.dtype)
+        except OverflowError as error:
             raise ApiError(f"{name} is no tensor of {value.dtype}: {error}") from None
         inputs[name] = _tensor(name, data, value.shape, value.sparse_crow_indices, value.sparse_col_indices)
     return TokenDatum(ids=token_ids(datum.model_input), inputs=inputs)
@@ -128,23 +128,17 @@ def _from_protobuf(body: bytes) -> ForwardRequest:
 
 
 def _protobuf_datum(datum: Any) -> TokenDatum:
-    ids: list[int] = []
-    for chunk in datum.model_input:
-        if not chunk.HasField("encoded_text"):
-            raise ApiError("this server reads tokens only; leave out images and other chunks")
-        ids += _array("model_input", chunk.encoded_text.tokens, np.int32).tolist()
-    kinds = messages().DType
+    if any(not chunk.HasField("encoded_text") for chunk in datum.model_input):
+        raise ApiError(_TOKENS_ONLY)
+    text = b"".join(chunk.encoded_text.tokens for chunk in datum.model_input)
     inputs: dict[str, Tensor] = {}
     for name, tensor in datum.loss_fn_inputs.items():
-        known = {kinds.Value("DTYPE_FLOAT32"): np.float32, kinds.Value("DTYPE_INT64"): np.int64}
-        if tensor.dtype not in known:
-            raise ApiError(f"{name} must be float32 or int64")
-        sparse = tensor.sparse_csr if tensor.HasField("sparse_csr") else None
-        data = _array(name, tensor.dense if sparse is None else sparse.values, known[tensor.dtype])
-        rows = None if sparse is None else _array(name, sparse.crow_indices, np.int64).tolist()
-        columns = None if sparse is None else _array(name, sparse.col_indices, np.int64).tolist()
-        inputs[name] = _tensor(name, data, list(tensor.shape) or None, rows, columns)
-    return TokenDatum(ids=ids, inputs=inputs)
+        kind = np.float32 if tensor.dtype == messages().DType.Value("DTYPE_FLOAT32") else np.int64
+        sparse = tensor.sparse_csr
+        data = _array(name, tensor.dense or sparse.values, kind)
+        rows, columns = (_array(name, part, np.int64) for part in (sparse.crow_indices, sparse.col_indices))
+        inputs[name] = _tensor(name, data, list(tensor.shape) or None, rows if len(rows) else None, columns)
+    return TokenDatum(ids=_array("model_input", text, np.int32).tolist(), inputs=inputs)
 
 
 def _array(name: str, data: bytes, dtype: Any) -> Any:
@@ -154,25 +148,21 @@ def _array(name: str, data: bytes, dtype: Any) -> Any:
         raise ApiError(f"{name} is cut off: {error}") from None
 
 
-def _tensor(name: str, data: Any, shape: list[int] | None, rows: list[int] | None, columns: list[int] | None) -> Tensor:
+def _tensor(name: str, data: Any, shape: list[int] | None, rows: Any, columns: Any) -> Tensor:
     """A dense tensor of data, or of the values, row pointers and columns of a sparse one. Raises ApiError if they do not fit."""
     shape = [len(data)] if shape is None else shape
     if min(shape, default=0) < 0 or math.prod(shape) > _MOST_NUMBERS:
         raise ApiError(f"{name} has the shape {shape}; this server takes {_MOST_NUMBERS} numbers at most")
     try:
-        dense = data.reshape(shape) if rows is None else _densify(data, shape, rows, columns or [])
-    except (ValueError, IndexError) as error:
+        dense = data.reshape(shape) if rows is None else np.zeros(shape, dtype=data.dtype)
+        if rows is not None:
+            # A negative column is beyond the shape.
+            dense[np.repeat(np.arange(shape[0]), np.diff(rows)), np.array(columns).astype(np.uint64)] = data
+    except (ValueError, IndexError, OverflowError) as error:
         raise ApiError(f"{name} does not fit its shape {shape}: {error}") from None
     if not np.isfinite(dense).all():
         raise ApiError(f"{name} holds numbers that are not finite")
     return torch.from_numpy(dense)
-
-
-def _densify(values: Any, shape: list[int], rows: list[int], columns: list[int]) -> Any:
-    dense = np.zeros(shape, dtype=values.dtype)
-    places = np.repeat(np.arange(shape[0]), np.diff(rows))
-    dense[places, np.array(columns, dtype=np.uint64)] = values  # a negative column is beyond the shape
-    return dense
 
 
 def _numbers(settings: Mapping[str, Any]) -> Mapping[str, float]:
@@ -186,24 +176,13 @@ def _numbers(settings: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def reply(result: ForwardResult | SampleResult | Json, accept: str) -> Response:
-    """The response with a result, in protobuf where the client takes that and the SDK has a message for it."""
+    """The response with a result: protobuf for scores and samples, as all versions of the SDK from 0.24 on take it, JSON for the rest."""
     if not isinstance(result, ForwardResult | SampleResult):
         return JSONResponse(result)
-    if PROTOBUF in accept:
-        message = _forward_message(result) if isinstance(result, ForwardResult) else _sample_message(result)
-        return Response(message.SerializeToString(deterministic=True), media_type=PROTOBUF)
-    return JSONResponse(_forward_json(result) if isinstance(result, ForwardResult) else _sample_json(result))
-
-
-def _forward_json(result: ForwardResult) -> Json:
-    outputs: list[Json] = []
-    for figures in result.outputs:
-        tensors: dict[str, Json] = {}
-        for name, values in figures.items():
-            data: list[float] = values.flatten().tolist()  # pyright: ignore[reportUnknownVariableType]
-            tensors[name] = {"data": data, "dtype": "float32", "shape": list(values.shape)}
-        outputs.append(tensors)
-    return {"loss_fn_output_type": "ArrayRecord", "loss_fn_outputs": outputs, "metrics": dict(result.metrics)}
+    if PROTOBUF not in accept:
+        raise ApiError(f"scores and samples come as {PROTOBUF}; accept it, or use tinker 0.24 or later", status=406)
+    message = _forward_message(result) if isinstance(result, ForwardResult) else _sample_message(result)
+    return Response(message.SerializeToString(deterministic=True), media_type=PROTOBUF)
 
 
 def _forward_message(result: ForwardResult) -> Any:
@@ -213,46 +192,33 @@ def _forward_message(result: ForwardResult) -> Any:
     for figures in result.outputs:
         record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=1)
         for name, values in figures.items():
-            data = values.numpy().tobytes()
             field = record.fields[name]
-            field.data = data
-            field.offsets = np.array([0, len(data)], dtype=np.int64).tobytes()
+            field.data = _bytes(values)
+            field.offsets = np.array([0, len(field.data)], dtype=np.int64).tobytes()
             field.dtype = proto.DType.Value("DTYPE_FLOAT32")
             field.trailing_shape.extend(values.shape[1:])
     return message
-
-
-def _sample_json(result: SampleResult) -> Json:
-    sequences = [{"tokens": one.ids, "logprobs": one.logprobs, "stop_reason": one.stop} for one in result.sequences]
-    body: dict[str, Any] = {"type": "sample", "sequences": sequences}
-    if result.prompt_logprobs is not None:
-        values: list[float] = result.prompt_logprobs.tolist()  # pyright: ignore[reportUnknownVariableType]
-        body["prompt_logprobs"] = [None if math.isnan(value) else value for value in values]
-    if result.likeliest is not None:
-        ids, logprobs = (table.tolist() for table in result.likeliest)  # pyright: ignore[reportUnknownVariableType]
-        rows = [list(zip(*row, strict=True)) for row in zip(ids, logprobs, strict=True)]
-        body["topk_prompt_logprobs"] = [None, *rows[1:]]
-    return body
 
 
 def _sample_message(result: SampleResult) -> Any:
     proto = messages()
     message = proto.SampleResponse()
     for one in result.sequences:
-        message.sequences.add(
-            stop_reason=proto.StopReason.Value(f"STOP_REASON_{one.stop.upper()}"),
-            tokens=np.array(one.ids, dtype=np.int32).tobytes(),
-            logprobs=np.array(one.logprobs, dtype=np.float32).tobytes(),
-        )
+        stop = proto.StopReason.Value(f"STOP_REASON_{one.stop.upper()}")
+        logprobs = _bytes(torch.tensor(one.logprobs))
+        message.sequences.add(stop_reason=stop, tokens=_bytes(torch.tensor(one.ids).int()), logprobs=logprobs)
     if result.prompt_logprobs is not None:
-        message.prompt_logprobs = result.prompt_logprobs.numpy().tobytes()
+        message.prompt_logprobs = _bytes(result.prompt_logprobs)
     if result.likeliest is not None:
         ids, logprobs = result.likeliest
         table = message.topk_prompt_logprobs
-        table.token_ids = ids.int().numpy().tobytes()
-        table.logprobs = logprobs.nan_to_num(_NO_LOGPROB).numpy().tobytes()
+        table.token_ids, table.logprobs = _bytes(ids.int()), _bytes(logprobs.nan_to_num(_NO_LOGPROB))
         table.k = ids.shape[1]
         # Versions of the SDK name the number of rows differently.
         rows = "length" if "length" in table.DESCRIPTOR.fields_by_name else "prompt_length"
         setattr(table, rows, len(ids))
     return message
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.contiguous().numpy().tobytes()

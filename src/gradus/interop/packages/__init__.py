@@ -1,1 +1,0 @@
-"""Packages of an environment, for other programs to install: a taskset for verifiers."""
