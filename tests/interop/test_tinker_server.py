@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -125,38 +124,29 @@ def test_every_version_of_the_sdk_gets_the_same_numbers(sdk_python: Python, llam
 
 def test_nothing_that_was_said_to_be_saved_is_lost_by_kills(sdk_python: Python, llama: Path, tmp_path: Path) -> None:
     python, driver = sdk_python("0.38.0"), HERE / "tinker_program.py"
-    said: list[dict[str, Any]] = []
-    moments = np.random.default_rng(0).uniform(0.0, 1.0, 10)
-    for moment in moments:
+    rounds: list[list[dict[str, Any]]] = []
+    for moment in np.random.default_rng(0).uniform(0.0, 1.0, 10):
         with serving(python, llama, tmp_path) as (url, process):
-            start = said[-1]["path"] if said else "new"
+            start = rounds[-1][-1]["path"] if rounds else "new"
             command = [python, driver, "train", url, start]
             client = subprocess.Popen(
                 command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
             assert client.stdout is not None
-            said.append(json.loads(client.stdout.readline()))  # it trains
+            first = client.stdout.readline()  # it trains
             time.sleep(moment)
             process.send_signal(signal.SIGKILL)
             client.kill()
-            said += [
-                json.loads(line) for line in client.communicate()[0].splitlines(keepends=True) if line.endswith("\n")
-            ]
-    assert len(said) > 20
+            lines = [first, *client.communicate()[0].splitlines(keepends=True)]
+            rounds.append([json.loads(line) for line in lines if line.endswith("\n")])
+    last = [saved[-1] for saved in rounds]
     with serving(python, llama, tmp_path) as (url, _):
-        paths = [each["path"] for each in said[-24:]]
-        ran = program(python, driver, "score", url, *paths)
+        ran = program(python, driver, "score", url, *(saved["path"] for saved in last))
         assert ran.returncode == 0, ran.stderr[-2000:]
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [each["scores"] for each in found] == [each["scores"] for each in said[-24:]]
-    for before, (path, after) in zip(found, pairwise_paths(said[-24:]), strict=False):
-        if path == after["path"].rsplit("/", 1)[0]:  # one client went on: its next update is that of the checkpoint
-            assert before["next"] == after["scores"]
-
-
-def pairwise_paths(said: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """The model of each checkpoint, with the checkpoint behind it."""
-    return [(before["path"].rsplit("/", 1)[0], after) for before, after in itertools.pairwise(said)]
+    scored = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [one["scores"] for one in scored] == [saved["scores"] for saved in last]
+    # The client after a kill went on from the last checkpoint: its first update is the next one, bit for bit.
+    assert [one["next"] for one in scored[:-1]] == [saved[0]["scores"] for saved in rounds[1:]]
 
 
 def hostile(session: str, model: str, sampler: str, future: str) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from gradus.core import child_seed
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.adapters import AdapterShape, AdapterSlot, TrainedAdapter, Weights
-from gradus.interop.tinker.losses import ServedLoss, weighted_losses
+from gradus.interop.tinker.losses import ServedLoss
 from gradus.interop.tinker.wire import ForwardResult, SampledTokens, SampleResult, TokenDatum
 from gradus.policies.local.decoding import Prompt
 from gradus.policies.local.loading import LoadedModel
@@ -79,7 +79,7 @@ class AdapterEngine:
                 loss_sum = logprobs.new_zeros(())
                 for index, scores in _by_sequence(batch, logprobs):
                     inputs = {name: value.to(loaded.device).flatten() for name, value in data[index].inputs.items()}
-                    losses = weighted_losses(loss, scores, inputs)
+                    losses = loss.of_tokens(scores, inputs)
                     loss_sum = loss_sum + losses.sum()
                     figures = {"logprobs": scores, "elementwise_loss": losses}
                     outputs[index] = {name: _as_output(value, data[index]) for name, value in figures.items()}

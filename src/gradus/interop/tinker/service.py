@@ -328,12 +328,14 @@ class TrainingService:
         return sampler_id, self._samplers[sampler_id]
 
     def _make_room(self, things: Mapping[str, Any], most: int, kind: str) -> None:
-        """Drops the session that was silent longest if there are too many things. Raises ApiError, 429, if none was silent."""
+        """Drops the session that was silent longest if there are too many things. Raises ApiError if none was silent."""
         if len(things) < most:
             return
         session = min(self._sessions, key=lambda name: self._sessions[name].seen)
         if time.monotonic() - self._sessions[session].seen < _SILENT:
-            raise ApiError(f"this server holds {most} {kind} already; end a client, or ask again later", status=429)
+            raise ApiError(
+                f"this server holds {most} {kind} already; end a client, and try again {_SILENT:.0f} s later"
+            )
         del self._sessions[session]
         for model_id in [key for key, model in self._models.items() if model.session == session]:
             self._drop_model(model_id)
