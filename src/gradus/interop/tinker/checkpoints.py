@@ -107,7 +107,8 @@ class CheckpointStore:
 
 def _read_card(file: Path) -> SavedAdapter:
     document: dict[str, Any] = read_json(file)
-    return SavedAdapter(**document | {"shape": AdapterShape(**document["shape"])})
+    document["shape"] = AdapterShape(**document["shape"])
+    return SavedAdapter(**document)
 
 
 def _expired(card: SavedAdapter) -> bool:

@@ -19,13 +19,14 @@ _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # bounds of the
 
 @dataclass(frozen=True, kw_only=True)
 class ServedLoss:
-    """A loss by its name, and the bounds of its ratio. ``inputs``: what it needs of each datum beside ``target_tokens``."""
+    """A loss by its name, and the bounds of its ratio."""
 
     name: str
     clip: tuple[float, float]
 
     @property
     def inputs(self) -> set[str]:
+        """The names of what each datum must have beside ``target_tokens``."""
         return set() if self.name == "cross_entropy" else {"logprobs", "advantages"}
 
     def of_tokens(self, logprobs: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
