@@ -24,7 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = HERE.parents[1] / "src"
-LIMIT = 180  # seconds of a run
+LIMIT = 90  # seconds of a run
 Outcome = dict[str, Any]
 
 

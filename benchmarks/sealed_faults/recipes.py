@@ -130,7 +130,8 @@ def run(recipe: str, settings: dict[str, Any], models: Path, folder: Path) -> li
             case.options["teacher"] = lambda student: ScriptedTeacher(expert(spec), spec, student)
         findings = watch(case, train_grpo)
     said = [(rule, text) for _, rule, text in findings]
-    records = read_records(case.folder / "metrics.jsonl")
+    metrics = case.folder / "metrics.jsonl"
+    records = read_records(metrics) if metrics.is_file() else []
     said += [
         (str(each["rule"]), f"{each['evidence']}. {each['remedy']}")
         for each in records
