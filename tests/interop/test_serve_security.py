@@ -132,10 +132,36 @@ def test_an_overlong_body_is_refused_before_it_is_read(url: str) -> None:
         b"[" * 100_000,
         b'{"prompt": "a", "temperature": NaN}',
         b"\xff\xfe",
+        b'{"prompt": "a \\ud83d b"}',
+        b'{"prompt": "a", "n": 0}',
+        b'{"prompt": "a", "n": true}',
+        b'{"prompt": "a", "n": []}',
     ],
 )
 def test_hostile_json_is_a_bad_request(url: str, body: bytes) -> None:
     assert httpx.post(f"{url}/v1/completions", content=body, timeout=60).status_code == 400
+
+
+@pytest.mark.parametrize("text", ["a \ud83d b", "\udc00"])
+def test_half_of_a_character_is_a_bad_request_of_a_chat(url: str, text: str) -> None:
+    chat = json.dumps({"messages": [{"role": "user", "content": text}]})
+    for path, body in (("chat/completions", chat), ("responses", json.dumps({"input": text}))):
+        answer = httpx.post(f"{url}/v1/{path}", content=body, timeout=60)
+        assert (answer.status_code, "half of a character" in answer.text) == (400, True)
+
+
+def test_a_response_is_one_answer(url: str) -> None:
+    answer = httpx.post(f"{url}/v1/responses", json={"input": "a", "n": 2}, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+
+
+def test_an_error_does_not_send_back_all_that_came(url: str) -> None:
+    for changes in ({"model": "x" * 10**5}, {"x" * 10**5: 1}):
+        assert len(ask(url, **changes).text) < 5000
+
+
+def test_bodies_have_four_mebibytes_at_most(url: str) -> None:
+    assert ask(url, prompt="a", user="x" * (5 * 2**20)).status_code == 413
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "LOCALHOST"])

@@ -39,6 +39,15 @@ def test_code_that_comes_with_a_model_is_not_run(model_folder: Folder, tmp_path:
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("layers", [-1, 0, 10**9])
+def test_a_number_of_layers_that_no_model_has_is_refused_at_once(model_folder: Folder, tmp_path: Path, layers: int):
+    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
+    with pytest.raises(ConfigError, match=f"num_hidden_layers = {layers}, expected 1 to"):
+        load_model(folder)
+
+
 def test_dtype(model_folder: Folder):
     assert load_model(model_folder("llama")).dtype == torch.float32 or torch.cuda.is_available()
     assert (

@@ -235,6 +235,8 @@ def test_tools_and_thoughts_in_an_answer_are_the_tokens_that_a_model_would_say()
     [
         ("{{ 'x' * 4 * 10 ** 7 }}", "it writes 40000000 characters"),
         ("{{ 'x' * 10 ** 18 }}", "it needs more memory than there is"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        ("{{ 1 / 0 }}", "division by zero"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}", "took more than 2 s"),
     ],
 )

@@ -22,7 +22,7 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING, AuditFailed
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
-from gradus.core.printing import OUTPUT_VARIABLE, QUIET, VERBOSE, printable
+from gradus.core.printing import OUTPUT_VARIABLE, QUIET, VERBOSE, beginning, printable
 from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
 
@@ -40,6 +40,7 @@ gradus show RUN                            episodes of a run, turn by turn
 gradus COMMAND --help                      the options of a command
 Every command: gradus --help. Your own data, step by step: docs/guide.md"""
 _USAGE, _NO_VERDICT, _INTERRUPTED = 2, 3, 130
+_LONGEST = 4000  # characters of an error: it may repeat what was typed
 _PANELS = {
     "Start here": ("run", "init", "envs"),
     "The five steps": ("audit", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
@@ -212,7 +213,7 @@ def _sentence(error: Exception) -> str:
         return NEEDS_TRAINING
     if isinstance(error, OSError):  # a disk, a file or a right that was not looked at more closely where it was used
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-    return printable(str(error))
+    return beginning(printable(str(error)), _LONGEST)
 
 
 def _stopped(words: Sequence[str]) -> str:

@@ -5,18 +5,19 @@ On the main thread a signal ends the call where it is. Elsewhere nothing can end
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from math import ceil
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from gradus.core.errors import OutOfTime
 
@@ -53,10 +54,43 @@ class _TimeIsUp(BaseException):
     """Ends a call from within; not an Exception, so that the code's own ``except`` does not swallow it."""
 
 
+class _Foreign(threading.local):
+    """Whether this thread is in somebody's code."""
+
+    process = 0
+
+
+_FOREIGN = _Foreign()
+_end_process = os._exit
+
+
+def _refuse_end(status: int) -> NoReturn:
+    """Takes the place of ``os._exit``: somebody's code would end the run without a word, and with the status of a success."""
+    if _FOREIGN.process == os.getpid():  # a process that it forked ends itself
+        raise SystemExit(f"os._exit({status}): it may not end the process that called it")
+    _end_process(status)
+
+
+@contextlib.contextmanager
+def _going_on() -> Generator[None]:
+    """Calls of ``os._exit`` in this thread and process raise SystemExit, which every caller of ``within`` takes as an error."""
+    os._exit = _refuse_end
+    before, _FOREIGN.process = _FOREIGN.process, os.getpid()
+    try:
+        yield
+    finally:
+        _FOREIGN.process = before
+
+
 def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     """Make a call. Raises OutOfTime, which names ``what`` was called and where it was, if it takes more than ``seconds``."""
     if threading.current_thread() is not threading.main_thread():
-        return _in_thread(seconds, what, call)
+        return _in_thread(seconds, what, _going_on()(call))
+    with _going_on():
+        return _on_main_thread(seconds, what, call)
+
+
+def _on_main_thread(seconds: float, what: str, call: Callable[[], T]) -> T:
     if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
         return call()  # the timer of a call around this one ends it earlier
     before = signal.signal(signal.SIGALRM, _ring)

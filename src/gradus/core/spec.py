@@ -14,6 +14,7 @@ from gradus.core.errors import ConfigError, GradingError
 from gradus.core.foreign import STEP_SECONDS, batch_seconds, within
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
+from gradus.core.values import number_of
 from gradus.core.waiting import settled
 
 
@@ -86,7 +87,7 @@ class Grader:
         if number is None:
             return Reward(grader=self.name, value=None, error="the grader returned None")
         try:
-            value = float(number)
+            value = number_of(number)
         except OverflowError:  # an integer that no float holds: refused as infinity is
             value = inf
         except (TypeError, ValueError):

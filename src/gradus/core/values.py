@@ -40,6 +40,26 @@ def plain(value: Any) -> Any:
     return value
 
 
+def number_of(value: Any) -> float:
+    """Return a number as a float of Python's. Raises TypeError or ValueError for what is none; a text that spells one is a text."""
+    if isinstance(value, str | bytes):
+        raise TypeError(f"expected a number, got the text {value[:40]!r}; return float(...) of it")
+    return float(value)
+
+
+def check_unicode(value: Any) -> None:
+    """Raise ValueError for a value of JSON with half of a character in a text (a surrogate), which no file and no tokenizer takes.
+
+    >>> check_unicode(["é", {"a": "b"}])
+    """
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        raise ValueError(f"a text has half of a character, U+{half:X}; write the character as a whole") from None
+
+
 def is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Says whether a value of JSON or TOML is a table."""
     return isinstance(value, Mapping)

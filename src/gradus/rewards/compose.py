@@ -22,6 +22,7 @@ from gradus.core import ConfigError
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
 from gradus.core.records import LARGEST_REWARD
+from gradus.core.values import number_of
 from gradus.core.waiting import settled
 from gradus.rewards.conventions import as_trl
 
@@ -351,7 +352,7 @@ def _outcome(reward: Any) -> _Outcome:
         return _Outcome()
     if isinstance(reward, Exception):
         return _Outcome(error=f"failed: {reward}", returned=type(reward).__name__)
-    value = float(reward)
+    value = number_of(reward)
     if not math.isfinite(value):
         raise ValueError("returned a reward that is not finite; return None if it does not apply")
     if abs(value) > LARGEST_REWARD:

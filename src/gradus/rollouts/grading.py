@@ -15,7 +15,7 @@ from gradus.core.documents import check_metrics
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import FAULTS, LARGEST_REWARD
-from gradus.core.values import plain
+from gradus.core.values import number_of, plain
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def _term(term: RewardTerm) -> RewardTerm:
 
 
 def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) else float(value)
+    return value if isinstance(value, int | float) else number_of(value)
 
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float | None], list[str]]:

@@ -32,7 +32,7 @@ from gradus.core import (
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import FAULTS, LARGEST_REWARD
-from gradus.core.values import plain
+from gradus.core.values import check_unicode, number_of, plain
 from gradus.core.waiting import settled
 from gradus.rollouts.stepping import Call
 
@@ -226,9 +226,13 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
 
 
 def check_text(value: Any, what: str) -> None:
-    """Raise EnvironmentFault for anything but text."""
+    """Raise EnvironmentFault for anything but text that can be stored."""
     if not isinstance(value, str):
         raise EnvironmentFault(f"{what} is {_kind(value)}; expected text")
+    try:
+        check_unicode(value)
+    except ValueError as error:
+        raise EnvironmentFault(f"{what}: {error}") from None
 
 
 def checked_prompt(value: Any) -> str:
@@ -243,7 +247,7 @@ def _reward(value: Any, method: str) -> Any:
     if value is None:
         return None
     try:
-        reward = value if isinstance(value, int | float) else float(value)
+        reward = value if isinstance(value, int | float) else number_of(value)
     except (TypeError, ValueError):
         reward = nan
     if not abs(reward) <= LARGEST_REWARD:

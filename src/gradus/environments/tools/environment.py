@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
 from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
-from gradus.core.values import Json, stand_in
+from gradus.core.values import Json, number_of, stand_in
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.tool import Tool, as_tool, check_arguments
@@ -188,7 +188,7 @@ class ToolEnvironment:
             # A number is the one component of its own name, so that graders read one form.
             reward = self._hook("get_reward")
             if reward is not None and not isinstance(reward, Mapping):
-                reward = {"reward": float(reward)}
+                reward = {"reward": number_of(reward)}
             self._components = cast("Mapping[str, float] | None", reward)
         return self._components
 

@@ -20,6 +20,7 @@ from gradus.core import (
     Vocabulary,
 )
 from gradus.core.calls import write_calls
+from gradus.core.values import number_of
 from gradus.core.waiting import settled
 from gradus.environments.tools.environment import ToolEnvironment
 
@@ -83,7 +84,7 @@ def by_call(
 
     ``total`` is the rest of the reward, or its components by name. Span credit then pays a call's tokens for that call.
     """
-    components: dict[str, float | None] = {**total} if isinstance(total, Mapping) else {"reward": float(total)}
+    components: dict[str, float | None] = {**total} if isinstance(total, Mapping) else {"reward": number_of(total)}
     # What is not earned by a call stands at the last turn, when all is known.
     rest = tuple(RewardTerm(component=name, value=value or 0.0) for name, value in components.items())
     terms = [_call_terms(turn.calls, calls) if calls else () for turn in episode.turns]

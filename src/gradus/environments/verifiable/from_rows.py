@@ -10,7 +10,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.core.foreign import GRADER_SECONDS, raised_at, within
-from gradus.core.values import Json
+from gradus.core.values import Json, number_of
 from gradus.environments.verifiable.environment import Judge, Judgement, judge_marked
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, example_of, split_items
 from gradus.environments.verifiable.policies import in_format
@@ -90,7 +90,7 @@ def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SEC
         try:
             # A judge that changes its row would change the task for all others of the group.
             row = {name: copied_cell(cell) for name, cell in item.columns.items()}
-            score = float(within(seconds, "the judge", partial(function, row, text)))
+            score = number_of(within(seconds, "the judge", partial(function, row, text)))
         except (Exception, SystemExit) as error:
             # An error is missing, not zero: zero would teach the model to break the judge.
             raised = f"the judge raised {type(error).__name__}: {error}{raised_at(error)}"

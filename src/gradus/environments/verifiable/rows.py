@@ -11,13 +11,14 @@ from typing import Any, TypeGuard, cast
 
 from gradus.core import ConfigError
 from gradus.core.printing import quiet
-from gradus.core.values import plain
+from gradus.core.values import check_unicode, plain
 from gradus.environments.verifiable.items import Item
 
 Row = Mapping[str, Any]
 QUESTIONS = ("question", "prompt", "text")
 # Names that mean the right answer and nothing else.
 ANSWERS = ("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey", "label")
+_LONGEST = 2**20  # letters of a cell
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -113,6 +114,8 @@ def _item(row: Row, columns: Columns) -> Item:
     gold = plain(row[columns.answer]) if columns.answer else None
     answer = cell_text(gold)
     values = dict(row)
+    for name, cell in values.items():
+        _check_cell(name, cell)
     if columns.answer:
         # Whatever the column is called, reward functions find it as answer.
         values["answer"] = answer if is_chat(gold) else gold
@@ -124,6 +127,19 @@ def _item(row: Row, columns: Columns) -> Item:
         system=system,
         chat=is_chat(prompt),
     )
+
+
+def _check_cell(name: str, cell: Any) -> None:
+    """Raises ConfigError for a text that cannot be stored, or that no model reads."""
+    text = cell_text(cell) if isinstance(cell, str) or is_chat(cell) else ""
+    try:
+        check_unicode(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if len(text) > _LONGEST:
+        raise ConfigError(
+            f"{name} has {len(text)} letters, expected at most {_LONGEST}; shorten it, or leave the row out"
+        )
 
 
 def list_rows(data: Any) -> list[Row]:

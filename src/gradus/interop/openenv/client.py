@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Observation, Stepping, Task
+from gradus.core.printing import beginning
 from gradus.core.servers import is_loopback
 from gradus.core.values import Json
 from gradus.environments.options import known_options
@@ -31,6 +32,7 @@ from gradus.policies.scripted import constant_policy
 FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart", "action_valid", "action_error")
 """Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
 
+_LONGEST = 1000  # characters of an error
 _dial: Callable[..., AbstractContextManager[ClientConnection]] = connect
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -40,7 +42,7 @@ class WireError(EnvironmentFault):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})")
-        self.code, self.message = code, message
+        self.code, self.message = code, beginning(message, _LONGEST)  # what a client sent may come back in it
 
 
 def loads(raw: str | bytes) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     }
     routes = [WebSocketRoute("/ws", serve), *(_page(path, value) for path, value in pages.items())]
     routes.append(_page("/mcp", _NO_MCP, method="POST"))
-    app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
+    app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts)])
     app.state.places = places
     return app
 

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gradus.core.values import Json
+from gradus.core.values import Json, check_unicode
 from gradus.interop.servers import Guard
 from gradus.interop.serving import messages, responses
 from gradus.interop.serving.answers import ChatAnswer, Choice, chat_events, chat_reply, event, whole_answers
@@ -110,7 +110,10 @@ class _Chats:
 
     async def _one(self, http: Request, chat_body: _Read, events: _Events, reply: _Reply) -> Response:
         """One answer in another dialect."""
-        request, (choice,) = self._begin(http, chat_body(await read_json(http)))
+        body = chat_body(await read_json(http))
+        if body.get("n") not in (None, 1):
+            raise ApiError("this route gives one answer; leave n out", param="n", code="invalid_value")
+        request, (choice,) = self._begin(http, body)
         number = next(self._numbers)
         if request.stream:
             return await _stream(events(number, request, choice))
@@ -154,10 +157,16 @@ async def _with_errors(first: str, events: AsyncIterator[str]) -> AsyncIterator[
 
 async def read_json(http: Request) -> Json:
     """Returns the JSON object in the body of a request. Raises ApiError if there is none."""
+    raw = await http.body()
+    return await asyncio.to_thread(_json_object, raw)  # others are answered meanwhile
+
+
+def _json_object(raw: bytes) -> Json:
     try:
-        body: Any = json.loads(await http.body())
+        body: Any = json.loads(raw)
+        check_unicode(body)
     except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from error
+        raise ApiError(f"the body is not JSON of Unicode: {error}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise ApiError(f"the body must be a JSON object, got {type(body).__name__}")
     return cast(Json, body)

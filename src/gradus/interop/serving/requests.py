@@ -13,7 +13,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, Va
 from pydantic import Json as JsonText
 
 from gradus.core import Message, ToolCall
-from gradus.core.printing import quiet
+from gradus.core.printing import beginning, quiet
 from gradus.core.values import Json
 
 R = TypeVar("R")
@@ -26,7 +26,6 @@ _IGNORED = frozenset(
 # A parameter that is not supported is taken at a value that changes nothing: an empty one, or one of these.
 _NEUTRAL: dict[str, Any] = {
     "repetition_penalty": 1,
-    "n": 1,
     "best_of": 1,
     "function_call": "none",
     "modalities": ["text"],
@@ -37,6 +36,7 @@ _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
 MOST_CHOICES = 64
+_LONGEST = 1000  # characters of an error
 Stop = Annotated[str, Field(max_length=256)]
 
 
@@ -50,7 +50,9 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON that goes over the wire."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        # A client's own words come back in it, however many they were.
+        message, param = beginning(self.message, _LONGEST), self.param and beginning(self.param, _LONGEST)
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
 
 
 class RequestBody(BaseModel):
@@ -165,6 +167,7 @@ class CompletionRequest(RequestBody):
     budget: int | None = Field(
         default=None, ge=0, le=_MOST_TOKENS, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
     )
+    n: int | None = Field(default=None, ge=1, le=1, strict=True)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=1)
     return_token_ids: bool | None = None  # vLLM's

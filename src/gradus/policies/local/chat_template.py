@@ -18,7 +18,6 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError
-from gradus.core.errors import OutOfTime
 from gradus.core.foreign import within
 from gradus.policies.local.text_ids import TextIds, TokenIds, close_thought, is_spoken, open_thought
 
@@ -135,7 +134,9 @@ class ChatTemplate:
         apply = partial(self.tokenizer.apply_chat_template, list(messages), **options)
         try:
             text = within(_SECONDS, "the chat template", apply)
-        except (OutOfTime, MemoryError) as error:
+        except TemplateError:
+            raise
+        except Exception as error:
             raise TemplateError(str(error) or "it needs more memory than there is") from error
         if len(text) > _LONGEST:
             raise TemplateError(f"it writes {len(text)} characters, and at most {_LONGEST} are taken")

@@ -23,6 +23,8 @@ from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.policies.one_at_a_time import quiet_transformers
 
+_MOST_LAYERS = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
@@ -223,10 +225,11 @@ def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
 
 def _load_parts(name: str, words: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
     """The tokenizer in the folder ``words`` and the model ``name``."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     try:
         with quiet_transformers():
+            _check_layers(cast(Any, AutoConfig).from_pretrained(name))
             tokenizer = cast(Any, AutoTokenizer).from_pretrained(words)
             # Its types do not know output_loading_info.
             model, report = cast(Any, AutoModelForCausalLM).from_pretrained(name, output_loading_info=True, **options)
@@ -244,6 +247,13 @@ def _load_parts(name: str, words: str, options: Mapping[str, Any]) -> tuple[Any,
             "copy the folder again, or set the config right"
         )
     return tokenizer, model
+
+
+def _check_layers(config: Any) -> None:
+    """Raises ValueError for a number of layers that no model has: transformers would make them one by one, or none."""
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 1)
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise ValueError(f"config.json has num_hidden_layers = {layers}, expected 1 to {_MOST_LAYERS}")
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:
