@@ -85,7 +85,7 @@ def test_a_batch_of_a_wrong_number_of_rewards_is_an_error_and_is_not_asked_again
         ([], "returned 0 rewards for 1"),
         ([float("nan")], "not finite"),
         ([-1e308], "larger than 1e+100"),
-        (["x"], "could not convert"),
+        (["x"], "expected a number"),
         (3, "return a list"),
         ("1", "returned a str"),
     ],
