@@ -31,7 +31,7 @@ class Case:
 
 NAMES = [
     "", " ", ":", "::", ":x", "..:x", "...:x", "x:", "x.y:z", "a b", "rhythm:", "rhythm:x", "rhythm ", "Rhythm", "ryhthm", "memory:..",
-    "memory:bAbI?", "jsonl:", "jsonl:?", "jsonl:nope.jsonl", "jsonl:.", "jsonl:x?question", "jsonl:x?=1", "csv:nope.csv?answer=",
+    "memory:LoCoMo?", "jsonl:", "jsonl:?", "jsonl:nope.jsonl", "jsonl:.", "jsonl:x?question", "jsonl:x?=1", "csv:nope.csv?answer=",
     "gsm8k:", "gsm8k:nope/nope/nope", "openenv:", "openenv:http://127.0.0.1:1", "openenv:ftp://x", "openenv:http://[", "nope.py",
     "nope.py:", "nope.py:x", "/:x", "/dev/null", "/dev/null:x", "~", "~nope:x", "json:loads", "os:path", "os:nope", "builtins:print",
     "sys:exit", "-", "\x00", "a\x00b", "\ud800", "é", "🙂:🙂", "x" * 5000, "reasoning-gym:", "reasoning-gym:nope", "textarena:nope", "gymnasium:nope",

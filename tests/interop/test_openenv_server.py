@@ -24,11 +24,9 @@ from gradus.interop.openenv.server import EnvironmentSession, SessionSlots, crea
 
 SESSIONS = 3
 DATA = Path(__file__).parents[1] / "data"
-BABI = DATA / "babi" / "qa1_single-supporting-fact_test.txt"
 BUILT_IN = {  # one of each kind, and the package that it needs
     "rhythm": None,
     "memory": None,
-    f"memory:babi:{BABI}": None,
     "shop": None,
     "arithmetic": None,
     f"gsm8k:{DATA / 'gsm8k_excerpt.jsonl'}": None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradus.core import ConfigError, EnvironmentFault, EpisodeStart, Request
+from gradus.core import EnvironmentFault, EpisodeStart, Request
 from gradus.environments import load
 from gradus.rollouts import roll_out
 from gradus_worlds.memory.graders import balanced_accuracy, marks_of, smallness
@@ -165,26 +165,6 @@ def test_facts_rightly_kept(fact: Fact, answer: str, right: int) -> None:
     environment.step(STORE)
     environment.step(answer)
     assert [turn["right"] for turn in environment.outcome()["turns"]] == [1, right]
-
-
-def test_calls_fail_as_often_as_they_are_to_and_the_same_ones_each_time() -> None:
-    environment = SPEC.make()
-
-    def refused(faults: float, seed: int = 3) -> list[bool]:
-        environment.reset(seed=seed, faults=faults)
-        calls = [write_insert("values", f"Ann city Rome{number}") for number in range(60)]
-        return [not call["ok"] for call in environment.step("\n".join([*calls, NOOP])).action_data["calls"]]
-
-    assert not any(refused(0.0))
-    assert refused(1.0) == [True] * 60 + [False]  # nothing fails where nothing is to be kept
-    assert 8 <= sum(refused(0.25)) <= 24
-    assert refused(0.25) == refused(0.25) != refused(0.25, seed=4)
-    told = environment.reset(seed=3, faults=1.0)
-    told = environment.step(write_insert("values", "Ann city Rome"))
-    assert "Refused: there was no answer ; Ann city is not in memory" in told.text
-    assert told.data["entries"] == []
-    with pytest.raises(ConfigError, match="a share of calls from 0 to 1 as faults, got 2"):
-        environment.reset(seed=3, faults=2)
 
 
 def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,10 @@ from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.rollouts import roll_out
 from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
-from gradus_worlds.memory.text import count_words
-from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus_worlds.memory.worlds.questions import KINDS
 from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world, words_of
-
-BABI = Path(__file__).parent.parent / "data" / "babi"
 
 
 def test_the_same_seed_is_the_same_world() -> None:
@@ -157,35 +152,6 @@ def test_irregular_conversations_are_read(tmp_path: Path) -> None:
     path.write_text("[{}]")
     with pytest.raises(ConfigError, match="has no 'conversation'"):
         locomo_source(str(path))
-
-
-def test_babi_questions_are_asked_when_they_come() -> None:
-    source = babi_source(str(BABI))
-    assert list(source.conditions) == ["test", "qa1", "qa2", "qa3", "qa8"]
-    world = source.world(source.conditions["qa1"].seeds[0])
-    assert [question.after for question in world.questions] == [0, 1, 2, 3, 4]
-    assert all(count_words(chunk.text) for chunk in world.chunks)
-    assert all(question.evidence and question.hops for question in world.questions)
-
-
-@pytest.mark.parametrize("task", ["qa1", "qa2"])
-def test_the_teacher_solves_babi(task: str) -> None:
-    spec = load(f"memory:babi:{BABI}")
-    stories = [replace(spec.train_task(i), options={}) for i in range(12)]  # without calls that fail
-    for condition in (spec.tasks(task), stories):
-        for episode in roll_out(spec, spec.policy("teacher"), condition).episodes:
-            kinds = {key: value for key, value in episode.metrics.items() if key.startswith("strict_accuracy/qa")}
-            assert all(value == 1.0 for key, value in kinds.items() if not key.endswith(("qa3", "qa8"))), kinds
-
-
-def test_stories_of_several_files_are_read_in_turn_and_a_story_that_comes_again_is_one_task() -> None:
-    """GRPO takes tasks in order: it trained on one file's stories, then on the next one's, and validated on the first file's alone."""
-    source = babi_source(str(BABI))
-    first = [source.world(index).questions[0].kind for index in range(7)]
-    assert first == ["qa1", "qa2", "qa3", "qa8", "qa1", "qa2", "qa8"]  # one story of task 3 comes along
-    spec = load(f"memory:babi:{BABI}")
-    told = [spec.identify(spec.train_task(index)).id for index in range(30)]
-    assert len(set(told)) < len(told)
 
 
 OWN = {

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.help import DescriptionRenderer, HelpPanel
@@ -50,6 +50,11 @@ _HOMES = {"rewards": "Try reward functions without training."}
 _OUTPUTS = {"--quiet": QUIET, "--verbose": VERBOSE}
 
 
+def _unless_off(value: Any) -> str | None:
+    """The default of an option in its help; that of a switch which is off says nothing."""
+    return None if value is False else str(value)
+
+
 def _print_panel(console: Console, _: ConsoleOptions, panel: HelpPanel) -> None:
     """Prints names and what they mean in two columns without a box; a narrow screen folds names and cuts none."""
     from rich.table import Column, Table
@@ -74,7 +79,7 @@ app = App(
     help_format="plaintext",
     help_formatter=_print_panel,
     version=f"gradus {__version__}",
-    default_parameter=Parameter(negative=()),
+    default_parameter=Parameter(negative=(), show_default=_unless_off),
     group_commands=Group("Options", sort_key=len(_PANELS)),
 )
 

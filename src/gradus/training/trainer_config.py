@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gradus.policies.local.cpu.support import Autocast
 
@@ -114,7 +114,9 @@ class TrainerConfig(OptimizerConfig):
         default=False, description="Compute activations again in the backward pass: less memory, more time."
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
-    lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
+    lora: LoraConfig | None = Field(
+        default=None, description="Train low-rank adapters and leave the weights alone; `true` for the default ones."
+    )
     quantize: Literal["4bit"] | None = Field(
         default=None,
         description="Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`.",
@@ -122,6 +124,14 @@ class TrainerConfig(OptimizerConfig):
     checkpoint_every: int = Field(
         default=10, ge=1, description="Steps between checkpoints; the last step is always kept, and the one before it."
     )
+
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _lora_by_default(cls, value: Any) -> Any:
+        """``true`` is an adapter of the default rank, ``false`` none."""
+        if isinstance(value, bool):
+            return LoraConfig() if value else None
+        return value
 
     @property
     def weights_dtype(self) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_rng
-from gradus_worlds.memory.graders import Mark, balanced_accuracy
+from gradus.core import EnvironmentFault, Observation, Span
+from gradus_worlds.memory.graders import balanced_accuracy
 from gradus_worlds.memory.readers.claims import facts_right, grounded
 from gradus_worlds.memory.readers.reading import READERS, read_strict
 from gradus_worlds.memory.store.memory import NINE_BANKS, Entry, Memory
@@ -51,21 +51,14 @@ class MemoryEnvironment:
         return {"episode_id": self._episode_id, "step_count": self._index}
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin a world. Options are the source's knobs, and ``faults``: the share of well-formed calls that fail."""
-        faults = options.pop("faults", 0.0)
-        if not (isinstance(faults, int | float) and 0 <= faults <= 1):
-            raise ConfigError(f"expected a share of calls from 0 to 1 as faults, got {faults!r}")
+        """Begin a world. Options are the source's knobs."""
         world = self._begun = self._make_world(seed or 0, **options)
-        # A stream of its own: faults must not change the world of a seed.
-        rng = child_rng(seed or 0, "memory-faults")
-        self._fails = lambda: rng.random() < faults
         self._episode_id = episode_id or world.name
         self._memory = self._memory_to_use or Memory(first_id=world.first_id)
         # Entries are dated by the chunk that is being read, as a reader would date them.
         self._memory.clock = self._today
         self._index = world.begin
         self._turns: list[dict[str, Any]] = []
-        self._answers: dict[int, dict[str, Any]] = {}
         self._refused: list[str] = []
         self._accuracies: dict[int, float | None] = {}  # by the number of changes that the memory has seen
         return self._observe()
@@ -77,12 +70,9 @@ class MemoryEnvironment:
             raise EnvironmentFault("the episode is over; call reset")
         # A deletion is judged by what the memory said before it.
         before = dict(memory.entries)
-        results = run_calls(memory, action, source=self._index, fails=self._fails)
+        results = run_calls(memory, action, source=self._index)
         turn = self._account(results, before)
         self._refused = refusals(result.message for result in results if not result.ok)
-        for place, question in enumerate(world.questions):
-            if question.after == self._index:
-                self._answers[place] = self._ask(question)
         turn["answered"] = self._accuracy_so_far()
         self._turns.append(turn)
         timestamp = self._today()
@@ -108,9 +98,7 @@ class MemoryEnvironment:
             "world": world.name,
             "turns": self._turns,
             "asked": [question.text for question in world.questions],
-            "questions": [
-                self._answers.get(place) or self._ask(question) for place, question in enumerate(world.questions)
-            ],
+            "questions": [self._ask(question) for question in world.questions],
             "memory": self._memory.state(),
             "memory_words": self._memory.words,
             "input_words": sum(count_words(chunk.text) for chunk in read),
@@ -174,11 +162,8 @@ class MemoryEnvironment:
         return self._accuracies[changes]
 
     def _strict_accuracy(self) -> float:
-        marks: list[Mark] = []
-        for place, question in enumerate(self._world.questions):
-            answer = self._answers.get(place)
-            reading = answer["readings"]["strict"] if answer else read_strict(self._memory, question).to_json()
-            marks.append((question.unknown, reading["correct"]))
+        questions = self._world.questions
+        marks = [(question.unknown, read_strict(self._memory, question).to_json()["correct"]) for question in questions]
         return balanced_accuracy(marks)
 
     def _ask(self, question: Question) -> dict[str, Any]:

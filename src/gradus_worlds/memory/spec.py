@@ -28,7 +28,6 @@ from gradus_worlds.memory.measures import curves, metrics, view
 from gradus_worlds.memory.store.memory import NINE_BANKS
 from gradus_worlds.memory.text import count_words, cut_words, join_words
 from gradus_worlds.memory.tools.writing import NOOP, SYSTEM_PROMPT, fragments, random_answer, write_insert
-from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.records import Data, Respond, Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
@@ -36,14 +35,12 @@ from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 def load(argument: str | None = None) -> EnvironmentSpec:
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
-    ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``."""
+    ``locomo:PATH`` or ``jsonl:PATH``."""
     world = argument or "synthetic"
     kind, _, rest = world.partition(":")
     lacks_path = kind != "synthetic" and not rest
     if kind not in _SOURCES or lacks_path:
-        raise ConfigError(
-            f"unknown memory world {world!r}; there are synthetic:KNOBS, locomo:PATH, babi:PATH and jsonl:PATH"
-        )
+        raise ConfigError(f"unknown memory world {world!r}; there are synthetic:KNOBS, locomo:PATH and jsonl:PATH")
     source = _SOURCES[kind](rest)
     return make_spec(replace(source, name=f"memory:{argument}" if argument else "memory"))
 
@@ -51,7 +48,6 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 _SOURCES: Mapping[str, Callable[[str], Source]] = {
     "synthetic": synthetic_source,
     "locomo": locomo_source,
-    "babi": babi_source,
     "jsonl": jsonl_source,
 }
 

@@ -176,19 +176,14 @@ TOOLS: Mapping[str, MemoryTool] = {
 }
 
 
-def run_calls(
-    memory: Memory, answer: str, *, source: int | None = None, fails: Callable[[], bool] = lambda: False
-) -> list[CallResult]:
-    """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read.
-
-    ``fails`` is asked before each well-formed call that would change the memory: whether it is refused all the same.
-    """
+def run_calls(memory: Memory, answer: str, *, source: int | None = None) -> list[CallResult]:
+    """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read."""
     results: list[CallResult] = []
     for call in parse_calls(answer):
         result = CallResult(name=call.name, ok=False, message=call.wrong, start=call.start, end=call.end)
         if not call.wrong:
             try:
-                changed = _run(memory, call, source, fails)
+                changed = _run(memory, call, source)
             except RefusedCall as refused:
                 result = replace(result, message=str(refused))
             else:
@@ -204,16 +199,11 @@ def _done(result: CallResult, changed: Changed) -> CallResult:
     return replace(result, content=changed)
 
 
-def _run(memory: Memory, call: WrittenCall, source: int | None, fails: Callable[[], bool]) -> Changed:
+def _run(memory: Memory, call: WrittenCall, source: int | None) -> Changed:
     tool = TOOLS.get(call.name)
     if tool is None:
         raise RefusedCall(f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
-    arguments = _checked(call, tool)
-    if arguments and fails():
-        content = arguments.get("content", arguments.get("old_content", "it"))
-        about = " ".join(str(content).split()[:2])
-        raise RefusedCall(f"there was no answer ; {about} is not in memory")
-    return tool.run(memory, arguments, source)
+    return tool.run(memory, _checked(call, tool), source)
 
 
 def _checked(call: WrittenCall, tool: MemoryTool) -> Arguments:

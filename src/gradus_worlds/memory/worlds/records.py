@@ -76,7 +76,7 @@ class Question:
     """``answers``: any of them is right; none means that the answer is unknown. ``kind``: for tables (current, former, ...).
 
     ``aspect``: value, former or date, what a reader looks for in the slot. ``hops``: ways to answer it, first that
-    finds something; empty for free text. ``after``: the chunk after which it is asked; None is the end.
+    finds something; empty for free text.
     """
 
     text: str
@@ -86,7 +86,6 @@ class Question:
     hops: tuple[Hop, ...] = ()
     of: str | None = None  # the value a date or a former value is asked of
     evidence: tuple[Evidence, ...] = ()
-    after: int | None = None
 
     @property
     def unknown(self) -> bool:
@@ -99,7 +98,6 @@ class Question:
             "kind": self.kind,
             "gold": list(self.answers) or [UNKNOWN],
             "unknown": self.unknown,
-            "after": self.after,
             "evidence": [dict(vars(item)) for item in self.evidence],
         }
 
