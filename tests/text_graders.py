@@ -91,7 +91,7 @@ class Paying:
         self.rows += rows
         return [self._one(task, answer) for task, answer in rows]
 
-    def fresh(self, rows: Sequence[tuple[TextTask, str]], confined: bool | None = None) -> list[AnswerScore]:
+    def fresh(self, rows: Sequence[tuple[TextTask, str]]) -> list[AnswerScore]:
         return self.score(rows)
 
     def _one(self, task: TextTask, answer: str) -> AnswerScore:
@@ -122,4 +122,5 @@ def hostile_check(judge: Judge) -> AuditCheck:
     ground = prepare(asked, scorer, seed=0)
     checks.ask_hostile(ground)
     scorer.close()
-    return checks.hostile(ground)
+    found = [checks.hostile(ground), checks.grading(ground)]
+    return next((check for check in found if check.status == "fail"), found[0])

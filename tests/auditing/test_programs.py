@@ -120,7 +120,7 @@ def _check(monkeypatch, judge, programs, tasks=TASKS):
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
     asked = subject(judge, tasks, functions=[judge])
-    ground = ground_of(asked, confined=True, executed=["a statement"])
+    ground = ground_of(asked, Scorer(asked, confined=True), executed=["a statement"])
     scorer = ground.scorer
     monkeypatch.setattr(
         paying, "ask_programs", lambda on: ask_programs(on, {name: PROGRAMS[name] for name in programs})
@@ -186,8 +186,8 @@ def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox(monkeypat
     """Its programs could not be run there, and the check was skipped."""
     check = _check(monkeypatch, in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
     assert check.status == "fail", check.evidence
-    scorer = Scorer(subject(in_our_sandbox, TASKS))
-    (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")], confined=True)
+    scorer = Scorer(subject(in_our_sandbox, TASKS), confined=True)
+    (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")])
     scorer.close()
     assert (score.value, score.executed) == (0.0, False), score.error
 
@@ -200,19 +200,20 @@ def fails_inside(task, answer):
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
-def test_a_grader_that_fails_in_the_sandbox_leaves_open_whether_it_runs_answers():
-    """Nothing had been scored there, and one check was skipped, the other passed."""
-    checks = audited(fails_inside, TASKS, limit=60.0)
-    for name in ("files and processes", "hostile answers"):
-        assert checks[name].status == "open", checks[name].evidence
-        assert "OSError: no device for it" in checks[name].evidence
+def test_a_grader_that_needs_what_the_sandbox_lacks_is_open_and_is_not_asked_outside():
+    """Gold was asked outside, where it may write files and open sockets."""
+    check = audited(fails_inside, TASKS, limit=60.0)["grading"]
+    assert check.status == "open", check.evidence
+    assert "OSError: no device for it" in check.evidence
+    assert "--unsafe" in check.evidence
+    assert audited(fails_inside, TASKS, limit=60.0, unsafe=True)["grading"].status == "pass"
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 def test_a_grader_that_raises_on_what_is_no_answer_is_known_not_to_run_it():
     checks = audited(lambda task, answer: float(int(answer or 0) == int(task.gold)), sums())
-    assert checks["hostile answers"].status == "fail"
-    assert "the grader fails on" in checks["hostile answers"].evidence
+    assert checks["grading"].status == "fail"
+    assert "it fails on" in checks["grading"].evidence
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")

@@ -43,14 +43,14 @@ def _evaluated(task, answer):
 @pytest.mark.parametrize(
     ("judge", "told"),
     [
-        (lambda task, answer: float(abs(float(answer) - int(task.gold)) < 2), "fails on"),
+        (lambda task, answer: float(abs(float(answer) - int(task.gold)) < 2), "it fails on"),
         (lambda task, answer: float(str(eval(answer, {})) == task.gold), "executes the answer"),
         (lambda task, answer: time.sleep(9 if len(answer) > 4000 else 0) or sound(task, answer), "hangs"),
         (_evaluated, "hangs on '9**9**9**9'"),
         (lambda task, answer: float(as_json(answer) == as_json(task.gold)), "RecursionError"),
         (
             lambda task, answer: sound(task, answer) if len(answer) < 1000 else 1 / 0,
-            f"the grader fails on {'a' * 40!r}... (2,000 characters) (",
+            f"e.g. on {'a' * 40!r}... (2,000 characters): ",
         ),
     ],
 )
@@ -137,18 +137,18 @@ def test_a_grader_that_ends_its_process_or_hangs_on_a_batch_is_an_error_and_leav
         scores = scorer.batch([(task, "1") for task in each.tasks]) if each.judge_all else []
         errors += {score.error for score in scores or scorer.score([(each.tasks[0], "1"), (each.tasks[0], "2")])}
         scorer.close()
-    assert errors == ["the process died", "the process died", "cut off"]
+    assert errors == ["the grader's process ended", "the grader's process ended", "cut off"]
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
     if not sandbox_works():
         pytest.skip("no sandbox on this machine")
-    scorer = Scorer(subject(lambda task, answer: eval(answer) and 1.0, sums(2)))
+    scorer = Scorer(subject(lambda task, answer: eval(answer) and 1.0, sums(2)), confined=True)
     target, task = tmp_path / "written", scorer.subject.tasks[0]
     rows = [(task, f"open({str(target)!r}, 'w')"), (task, f"open('{CANARY}', 'w')")]
-    outside, canary = scorer.fresh(rows, confined=True)
-    assert "Read-only file system" in outside.error
+    outside, canary = scorer.fresh(rows)
+    assert "No such file or directory" in outside.error
     assert canary.executed
     assert not target.exists()
 
@@ -277,7 +277,7 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error(remote):
     found = {check.subject: check for check in audit_text(subject(_unreachable, remote=remote))[0]}
     assert {name: check.status for name, check in found.items()} == {"grading": "fail", "leaks": "pass"}
     assert "Connection error." in found["grading"].evidence
-    assert found["grading"].evidence.endswith(" in _unreachable)")
+    assert " in _unreachable)" in found["grading"].evidence
 
 
 def _first_row(prompts, completions, answer, **columns):

@@ -34,14 +34,14 @@ _REMEDIES = {
     "search": "Read the episode, close the hole, and audit again.",
     "signal": "Take larger groups, other tasks, or a finer reward.",
     "hygiene": "Mend what the sentence names.",
-    "grading": "Mend what the grader raises; `gradus rewards try` scores one answer with it.",
+    "grading": "Return the least reward in place of what is raised; `gradus rewards try` scores one answer.",
     "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
     "gold": "Pay gold more than the answers of other tasks.",
     "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",
     "reflexes": "Refuse answers that restate the question: compare values in their simplest form.",
     "the source": "Take out what the named line pays for, or pay for it only beside a right answer.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
-    "hostile answers": "Never execute an answer in the grader's process; catch what it raises, and limit its time.",
+    "hostile answers": "Never execute an answer in the grader's process, and limit its time.",
     "leaks": "Take the answer out of what is shown.",
     "tasks": "Take everything random from the seed, and keep test questions out of training.",
     "files and processes": "Run the answer in a process of its own that can neither read nor write what decides the reward.",
@@ -101,17 +101,17 @@ class AuditResult:
 
     @property
     def broken(self) -> AuditCheck | None:
-        """The check that says why nothing got a reward; None if something did."""
-        return next((check for check in self.checks if check.subject == "grading"), None)
+        """The check that says on what the grader gives no reward; None if it always gives one."""
+        return next((check for check in self.checks if check.subject == "grading" and check.status != "pass"), None)
 
     @property
     def summary(self) -> str:
         """One line a person can act on."""
-        if self.broken is not None:
+        broken, failed = self.broken, self._named("fail")
+        if broken is not None and failed in ("", broken.subject):
             # Episodes that failed have no reward either, which says nothing of the grader.
-            verdict = "cannot be audited" if self.broken.measured.get("failed") else "is broken"
-            return f"{self.grader} {verdict}: {self.broken.evidence}. Mend this, then audit again."
-        failed = self._named("fail")
+            verdict = "cannot be audited" if broken.measured.get("failed") else "is broken"
+            return f"{self.grader} {verdict}: {broken.evidence}. Fix this, then audit again."
         if failed:
             return f"{self.grader} can be exploited ({failed}): do not train on it before this is mended."
         unsure = self._named("open")

@@ -39,10 +39,10 @@ from gradus.auditing.text.asking import CALLS, Ground, are_programs, prepare
 from gradus.auditing.text.checks import (
     ask_hostile,
     gold,
+    grading,
     hostile,
     judge,
     leaks,
-    no_scores,
     sanity,
 )
 from gradus.auditing.text.from_source import from_source
@@ -272,7 +272,7 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
     run: list[AuditCheck] = []
     if ground.is_usable:
         ask_hostile(ground)
-        if are_programs(ground.tasks) and (ground.confined or unsafe):
+        if are_programs(ground.tasks) and (ground.scorer.confined or unsafe):
             run = [programs(ground)]
         paying = [
             without_task(ground, "blind answers"),
@@ -281,15 +281,15 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
         ]
         paying += [wrong_answers(ground), right_answers(ground), *run]
     first = sanity(ground)
-    scores_nothing = ground.subject.remote or not ground.scored
-    if ground.errors and not ground.bases and scores_nothing:
-        return [no_scores(ground), leaks(ground)]
+    if ground.errors and not ground.bases and not ground.scored:
+        return [grading(ground), leaks(ground)]
     if ground.subject.remote:
         paying.append(judge(ground))
     checks = [
         first,
         gold(ground),
         *paying,
+        grading(ground),
         hostile(ground, programs=bool(run)),
         leaks(ground),
     ]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import select
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from gradus.sandbox import clock
 
-_MOST = 1 << 26  # bytes of one message: an endless one must not fill this process's memory
+_MOST = 1 << 20  # bytes of one message: an endless one must not fill this process's memory
 
 
 class Channel:
@@ -22,7 +24,31 @@ class Channel:
         self._reads, self._writes = reads, writes
         self._pending = b""
 
-    def send(self, message: Any) -> None:
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request and return its reply, which bears the same new id. Each request has one reply.
+
+        Raises as :meth:`receive`, and BrokenPipeError for a reply that nobody asked for: code that an answer brought in may write one.
+        """
+        if self._has_more():
+            raise BrokenPipeError("the other process sent a reply that nobody asked for")
+        number = secrets.token_hex(8)
+        self._send({**request, "id": number})
+        reply = self.receive(seconds)
+        fields = cast("dict[str, Any]", reply) if isinstance(reply, dict) else {}
+        if fields.pop("id", None) != number or self._has_more():
+            raise BrokenPipeError("the other process sent something else than the reply to this request")
+        return fields
+
+    def _has_more(self) -> bool:
+        """Return True if something can be read that has not been returned."""
+        return bool(self._pending or self._waiting().poll(0))
+
+    def _waiting(self) -> select.poll:
+        waiting = select.poll()  # select() takes no file beyond the 1,024th
+        waiting.register(self._reads, select.POLLIN)
+        return waiting
+
+    def _send(self, message: Any) -> None:
         """Write a message. Raises BrokenPipeError if nobody reads any more."""
         data = memoryview(json.dumps(message).encode() + b"\n")
         while data:
@@ -35,8 +61,7 @@ class Channel:
         Raises TimeoutError if none comes in time, and BrokenPipeError if the other side ended or wrote what is not JSON.
         """
         deadline = clock.now() + seconds
-        waiting = select.poll()  # select() takes no file beyond the 1,024th
-        waiting.register(self._reads, select.POLLIN)
+        waiting = self._waiting()
         parts = [self._pending]
         while b"\n" not in parts[-1]:
             while not waiting.poll(max(0.0, deadline - clock.now()) * 1000):

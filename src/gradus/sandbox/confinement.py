@@ -49,13 +49,15 @@ def confine(
     processes: int = 64,
     only: Sequence[str] | None = None,
     keep: Sequence[int] = (),
+    changes_user: bool = True,
     report: int | None = None,
 ) -> None:
     """Shut this process in: only ``scratch`` (a folder, empty inside) can be written. Raises OSError if the system forbids it.
 
     The caller goes on in a process of its own, with two parents that wait for it: one outside, which ends as it ends, and one
     inside, which ends everything if there are more than ``processes`` or they use more than ``memory`` bytes more than now.
-    ``only``: the folders that can be read inside, besides those of the system; None for all.
+    ``only``: the folders that can be read inside, besides those of the system; None for all. ``changes_user``: root then becomes another
+    user, who does not read what is root's alone.
     ``keep``: open files that stay open besides output and errors. ``report``: a file descriptor that is told how it ended: "code N" or "limit NAME".
     """
     started, go = os.pipe()
@@ -68,7 +70,7 @@ def confine(
     os.setsid()
     _close_files({1, 2, started, *keep, *(() if report is None else (report,))})
     _mount_view(scratch, only)
-    _drop_rights(owner and only is not None)
+    _drop_rights(owner and changes_user and only is not None)
     if not os.read(started, 1):  # the parent ended before this process was bound to it
         os._exit(1)
     os.close(started)

@@ -7,6 +7,7 @@ conflict with ours. Its hash seed is fixed, so that sets are walked in one order
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import itertools
 import os
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -30,6 +31,10 @@ from gradus.sandbox.syscalls import refused_calls
 _START = 120  # seconds that imports may take
 # The sandbox covers /run by a file system of the fork alone: any number of them have one name and do not meet.
 _CONFINED_FOLDER = "/run/gradus"
+
+_PYTHONS: set[str] = set()  # that scripts run under
+_HARMLESS = ("PATH", "LANG", "LANGUAGE", "TZ", "TERM", "VIRTUAL_ENV")  # variables that a confined process keeps
+_HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "GRADUS_")
 
 Handlers = Mapping[str, Callable[..., Any]]
 
@@ -46,9 +51,8 @@ class WorkerLimit(WorkerError):
     """A call went over its limit of time or memory; the worker was ended and the next call starts a new one."""
 
 
-def _result(reply: Any) -> Any:
+def _result(fields: Mapping[str, Any]) -> Any:
     """Return the result in a reply. Raises WorkerError if the call raised, BrokenPipeError for anything else."""
-    fields = cast(dict[str, Any], reply) if isinstance(reply, dict) else {}
     if "result" in fields:
         return fields["result"]
     error: Any = fields.get("error")
@@ -69,6 +73,7 @@ class Worker:
         self, script: Path, *, python: str = sys.executable, cpu_seconds: int = 10, memory: int = 4 * 2**30
     ) -> None:
         self._command = [python, "-u", worker_loop.__file__, str(script), str(memory)]
+        _PYTHONS.update((python, os.path.realpath(python)))
         self._cpu_seconds = cpu_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._channel = Channel(-1, -1)
@@ -135,9 +140,9 @@ class Worker:
         process = self._process
         assert process is not None
         try:
-            if request is not None:
-                self._channel.send(request)
-            return _result(self._channel.receive(seconds))
+            if request is None:
+                return _result(self._channel.receive(seconds))
+            return _result(self._channel.ask(request, seconds))
         except WorkerError:
             raise
         except OSError as error:  # of which TimeoutError is one
@@ -209,14 +214,40 @@ def _plain_folder() -> str:
             number += 1
 
 
+def import_folders() -> list[str]:
+    """Return the folders that this Python, and those of scripts, import from."""
+    homes = [os.path.dirname(os.path.dirname(python)) for python in (sys.executable, *_PYTHONS)]
+    folders = [sys.prefix, sys.base_prefix, *homes, *(path or os.getcwd() for path in sys.path)]
+    return list(dict.fromkeys(os.path.abspath(path) for path in folders if os.path.isdir(path) and path != "/"))
+
+
+def _forget_variables() -> None:
+    """Keep only harmless variables of the environment, also where the kernel shows those that this process began with."""
+    harmless = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _HARMLESS or name.startswith(_HARMLESS_BEGINNINGS)
+    }
+    os.environ.clear()
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = map(int, fields[47:49])  # env_start and env_end of proc(5)
+    ctypes.memset(start, 0, end - start)
+    os.environ.update(harmless)
+
+
 class Fork:
     """A fork of this process that answers calls, shut in by the sandbox if ``confined``.
 
     ``handlers`` makes the functions, in the fork, and gets a folder with a plain path, the same in each run: the path stands in answers,
-    and a grader may refuse others. A confined fork can write nowhere else.
+    and a grader may refuse others. A confined fork can write nowhere else. It reads the system's folders, those that Python imports from,
+    and ``readable`` ones; of the environment's variables it has a few harmless ones.
     """
 
-    def __init__(self, handlers: Callable[[Path], Handlers], *, confined: bool) -> None:
+    def __init__(
+        self, handlers: Callable[[Path], Handlers], *, confined: bool, readable: Sequence[str] = ()
+    ) -> None:
+        self._readable = readable
         self._folder = _CONFINED_FOLDER if confined else _plain_folder()
         request_reader, request_writer = os.pipe()
         reply_reader, reply_writer = os.pipe()
@@ -234,9 +265,9 @@ class Fork:
 
     def call(self, method: str, seconds: float, **params: Any) -> Any:
         """Return the handler's result. Raises TimeoutError, or another OSError if the process died or sent nonsense."""
-        self._channel.send({"method": method, "params": params})
+        request = {"method": method, "params": params}
         try:
-            return _result(self._channel.receive(seconds))
+            return _result(self._channel.ask(request, seconds))
         except WorkerError as error:  # handlers catch what graders raise
             raise BrokenPipeError(str(error)) from error
 
@@ -258,9 +289,10 @@ class Fork:
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
             if refused is not None:
-                confine(folder, keep=(reads, writes))
+                _forget_variables()
+                confine(folder, keep=(reads, writes), only=[*import_folders(), *self._readable], changes_user=False)
                 refuse_calls(refused)
-                tempfile.tempdir = os.environ["TMPDIR"] = folder
+                tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HOME"] = folder
             with open(reads, encoding="utf-8") as requests, open(writes, "w", encoding="utf-8") as replies:
                 worker_loop.answer(handlers(Path(folder)), requests, replies)
         finally:

@@ -1,7 +1,7 @@
 """The other end of ``gradus.sandbox.worker``: answers calls. As a script any Python from 3.9 on runs it, with the standard library alone.
 
 ``python worker_loop.py SCRIPT MEMORY_BYTES`` runs SCRIPT, which leaves a dict ``HANDLERS`` of functions, then answers one JSON
-request a line: ``{"method", "params", "cpu_seconds"}`` with ``{"result"}`` or ``{"error": {"type", "message"}}``.
+request a line: ``{"id", "method", "params", "cpu_seconds"}`` with ``{"id", "result"}`` or ``{"id", "error": {"type", "message"}}``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def answer(handlers: Mapping[str, Callable[..., Any]], requests: Iterable[str], 
                 _limit(request["cpu_seconds"])
             result = handlers[request["method"]](**request["params"])
             _unlimited()
-            reply = _encode({"result": result})
+            reply = _encode({"id": request["id"], "result": result})
         except Exception as error:
             _unlimited()
-            reply = _raised(error)
+            reply = _raised(error, request["id"])
         print(reply, file=replies, flush=True)
 
 
@@ -61,8 +61,8 @@ def _unlimited() -> None:
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _raised(error: Exception) -> str:
-    return _encode({"error": {"type": type(error).__name__, "message": str(error)[:2000]}})
+def _raised(error: Exception, number: str = "") -> str:
+    return _encode({"id": number, "error": {"type": type(error).__name__, "message": str(error)[:2000]}})
 
 
 def main() -> None:

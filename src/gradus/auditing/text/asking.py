@@ -155,9 +155,7 @@ class Ground:
     unpaid: Sequence[Probe] = ()  # gold that earned less than the most
     form: str = DECLARED  # how gold is written
     effort: float = 1.0  # the share of tasks that a slow grader leaves time for
-    confined: bool = False  # answers are asked in the sandbox
     executed: Sequence[str] = ()  # hostile answers that ran
-    sandbox_error: str = ""  # why the grader scores nothing in the sandbox
     errors: list[Probe] = field(default_factory=list[Probe])  # the grader raised
     hung: list[Probe] = field(default_factory=list[Probe])  # it was cut off
     skipped: Counter[str] = field(default_factory=Counter[str])  # answers of each check that were not asked
@@ -260,8 +258,9 @@ def are_programs(tasks: Sequence[TextTask]) -> bool:
 def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:
     """Find the form of right answers, the time that there is, whether answers are executed, and the bases of all tasks.
 
-    The answers that an executing grader would run are asked first, in the sandbox, and decide where the rest is asked.
+    Gold is a foreign text like any other: all is asked in the sandbox if this machine has one, unless ``unsafe``.
     """
+    scorer.confined = sandbox_works() and not subject.remote and not unsafe
     tasks = [task for task in subject.tasks if task.gold]
     scorer.allow(_UNTIL["gold"])
     form, tasks = _in_best_form(tasks, scorer, subject)
@@ -274,9 +273,8 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
         seed=seed,
         form=form,
         effort=share,
-        confined=sandbox_works() and not subject.remote,
     )
-    if ground.confined or (unsafe and not subject.remote):
+    if scorer.confined or (unsafe and not subject.remote):
         _ask_canaries(ground)
     find_bases(ground)
     return ground
@@ -333,7 +331,7 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float:
 
 
 def _ask_canaries(ground: Ground) -> None:
-    """Finds out by code that writes a file whether answers are executed. If so, all answers are asked in the sandbox."""
+    """Finds out by code that writes a file whether answers are executed."""
     scorer = ground.scorer
     tasks = ground.tasks[:2]
     rows: list[Row] = []
@@ -346,11 +344,7 @@ def _ask_canaries(ground: Ground) -> None:
             )
             for task in tasks
         ]
-    rows += [("gold", task, task.answer) for task in tasks]
-    scores = scorer.fresh(
-        [(task, task.completion(answer)) for _, task, answer in rows],
-        confined=ground.confined,
-    )
+    scores = scorer.fresh([(task, task.completion(answer)) for _, task, answer in rows])
     executed: list[str] = []
     for row, score in zip(rows, scores, strict=True):
         if score.hung or score.skipped:
@@ -359,12 +353,6 @@ def _ask_canaries(ground: Ground) -> None:
             executed.append(row[0])
     ground.executed = executed
     scorer.hangs = 0
-    scorer.confined = ground.confined and bool(executed)
-    errors = [score.error or "" for score in scores if score.value is None and not score.skipped]
-    # All failed, gold too: it is the sandbox, not the answers.
-    fails_on_all = bool(errors) and len(errors) == len(scores)
-    if fails_on_all and ground.confined and not executed:
-        ground.sandbox_error = errors[-1]
 
 
 def find_bases(ground: Ground) -> None:

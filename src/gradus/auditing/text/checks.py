@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -227,57 +228,58 @@ def ask_hostile(ground: Ground) -> None:
 
 
 def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
-    """No answer of any check makes the grader fail, hang or run code.
+    """No answer of any check makes the grader hang or run code.
 
     ``programs``: answers that are programs were tried, which may be run.
     """
     problems: list[str] = []
+    run = ", ".join(ground.executed[:3])
     if ground.executed and not programs:
-        problems.append(f"the grader executes the answer ({', '.join(ground.executed[:3])}); parse it instead")
+        problems.append(f"the grader executes the answer ({run}); parse it instead")
     if ground.hung:
         problems.append(f"the grader hangs on {quoted(ground.hung[0].answer, _QUOTED)}; it was cut off")
-    if ground.errors and not ground.subject.remote:
-        raised = ground.errors[0]
-        problem = f"the grader fails on {quoted(raised.answer, _QUOTED)} ({raised.error})"
-        problems.append(f"{problem}: return the least reward instead")
     where = "not tried whether answers are executed: no sandbox for it"
-    if ground.confined:
+    if ground.scorer.confined:
         where = "in a sandbox"
-    status: Status = "fail" if problems else "pass"
-    evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
-    if not problems and ground.sandbox_error:
-        status = "open"
-        evidence = f"whether the grader runs answers is not known: in the sandbox it fails on right ones, {ground.sandbox_error}"
-    hung = list(map(shown, ground.hung[:5]))
-    measured = {
-        "executed": list(ground.executed),
-        "errors": _errors(ground),
-        "hung": hung,
-    }
+    evidence = "; ".join(problems) or f"no answer makes the grader hang or run code ({where})"
+    if ground.executed and ground.scorer.confined:
+        evidence += f"; answers run as code ({run}), so all were asked in a sandbox: no network, no files but Python's, no secrets"
     return AuditCheck(
         subject="hostile answers",
-        status=status,
+        status="fail" if problems else "pass",
         evidence=evidence,
-        measured=measured,
+        measured={"executed": list(ground.executed), "hung": list(map(shown, ground.hung[:5]))},
     )
+
+
+def grading(ground: Ground) -> AuditCheck:
+    """Every text has a reward: a grader that raises on one is broken, which says nothing of what it rewards."""
+    failed = len(ground.errors) + len(ground.hung)
+    if not ground.errors or ground.subject.remote and ground.scored:
+        return AuditCheck(subject="grading", status="pass", evidence=f"no answer of {ground.scored:,} makes the grader raise")
+    first = ground.errors[0]
+    raised = f"{quoted(first.answer, _QUOTED)}: {first.error}"
+    status: Status = "fail"
+    if ground.scored:
+        evidence = f"it fails on {failed} of {failed + ground.scored:,} answers, e.g. on {raised}; return the least reward instead"
+    else:
+        evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {raised}"
+    if not ground.scored and ground.scorer.confined:
+        evidence += ". It was asked in a sandbox, without network, environment or other files than Python's; --unsafe asks outside"
+        if _is_of_the_system(first.error or ""):
+            status = "open"
+    return AuditCheck(subject="grading", status=status, evidence=evidence, measured={"errors": _errors(ground)})
+
+
+def _is_of_the_system(error: str) -> bool:
+    """Returns True if what was raised is an OSError, as where a file or the network is missing."""
+    kind = getattr(builtins, error.split(":")[0].strip(), None)
+    return isinstance(kind, type) and issubclass(kind, OSError)
 
 
 def _errors(ground: Ground) -> list[Shown]:
     """The first answers on which the grader raised, with what it raised."""
     return [{**shown(probe), "error": probe.error} for probe in ground.errors[:5]]
-
-
-def no_scores(ground: Ground) -> AuditCheck:
-    """A grader that fails on every answer, right ones too, or a server that scored nothing: its error is the one finding."""
-    first = ground.errors[0]
-    failed = len(ground.errors) + len(ground.hung)
-    evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
-    return AuditCheck(
-        subject="grading",
-        status="fail",
-        evidence=evidence,
-        measured={"errors": _errors(ground)},
-    )
 
 
 def judge(ground: Ground) -> AuditCheck:

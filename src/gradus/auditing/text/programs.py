@@ -202,7 +202,7 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> Prog
 def _ask_program(ground: Ground, name: str, text: str) -> list[Probe]:
     """The probes of one program, without those that there was no time for."""
     rows = [(task, task.completion(program(ground.golds[task.key], text))) for task in ground.usable_tasks[:_TASKS]]
-    scores = ground.scorer.fresh(rows, confined=ground.confined)
+    scores = ground.scorer.fresh(rows)
     probes: list[Probe] = []
     for (task, answer), score in zip(rows, scores, strict=True):
         ground.skipped[_CHECK] += score.skipped
@@ -227,7 +227,7 @@ def _lasting(ground: Ground) -> list[Probe]:
         empty = task.completion(program(gold, PROGRAMS["does nothing"]))
         patch = task.completion(program(gold, _LASTING))
         rows = [(task, empty), (task, patch), (task, empty)]
-        before, _, after = ground.scorer.fresh(rows, confined=ground.confined)
+        before, _, after = ground.scorer.fresh(rows)
         if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:
             lasting.append(
                 Probe(

@@ -5,6 +5,7 @@ What the process says is JSON, and its fields are checked: an answer that the gr
 
 from __future__ import annotations
 
+import inspect
 import math
 import signal
 from collections import ChainMap
@@ -85,13 +86,17 @@ def _finite(value: float | None, error: str | None = None) -> AnswerScore:
 
 
 class GraderProcess:
-    """A forked process that scores answers. Raises OSError if the grader does not come through its first call."""
+    """A forked process that scores answers. Raises OSError if the grader does not come through its first call.
+
+    Confined, it reads what Python imports from and the folders of the grader's files.
+    """
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
         self._patience = seconds + _GRACE
         self._fork = Fork(
             lambda folder: _handlers(subject, seconds, folder),
             confined=confined,
+            readable=_folders_of(subject.functions),
         )
         self._warm_up()
 
@@ -122,8 +127,15 @@ class GraderProcess:
             raise
 
 
+def _folders_of(functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """The folders of the files that functions are written in."""
+    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
+    files = {Path(code.co_filename) for code in codes if code is not None}
+    return sorted(str(file.resolve().parent) for file in files if file.is_file())
+
+
 class _TooSlow(BaseException):
-    """Raised by the alarm; no ``except Exception`` of a grader may catch it."""
+    """Raised by the alarm; no ``except Exception`` of a grader catches it, and a bare ``except`` does not hide that it rang."""
 
 
 def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str, Callable[..., Any]]:
@@ -131,25 +143,29 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
     canary = folder / "canary"
     tasks = {task.key: task for task in subject.tasks}
     ends = 0.0
+    has_rung = False
 
     def alarm(*_: object) -> None:
+        nonlocal has_rung
         remaining = ends - clock.now()
         if remaining <= 0:
+            has_rung = True
             raise _TooSlow
         signal.setitimer(signal.ITIMER_REAL, remaining + 1e-3)  # it was the machine that was slow
 
     def within(limit: float, answers: Answers) -> list[dict[str, Any]]:
-        nonlocal ends
+        nonlocal ends, has_rung
+        has_rung = False
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
         ends = started + limit
         signal.setitimer(signal.ITIMER_REAL, limit)
         try:
             scores = _judged(subject, answers)
-        except _TooSlow:
-            scores = [AnswerScore(error="cut off", hung=True)] * len(answers)
         except BaseException as raised:  # whatever a grader raises is a finding
             scores = [AnswerScore(error=_what_was_raised(raised))] * len(answers)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if has_rung:
+            scores = [AnswerScore(error="cut off", hung=True)] * len(answers)
         executed = canary.exists()
         canary.unlink(missing_ok=True)
         took = max(0.0, clock.now() - started)
@@ -184,6 +200,7 @@ class Scorer:
     seconds: float = 2.0  # the limit of a call; one that is cut off is made once more before it counts as hung
     limit: float = CALLS_SECONDS  # seconds of all other calls
     confined: bool = False  # ask in the sandbox
+    skipped: int = 0  # answers that were not asked
     hangs: int = 0  # calls that hung; after three further ones are not made
     calls: int = 0
     spent: float = 0.0
@@ -192,7 +209,7 @@ class Scorer:
     tell: Callable[[int], None] | None = None  # is given the number of calls after each
     stopped: str = ""  # why answers were not asked, empty if all were
     _share: float = 1.0
-    _children: dict[bool, GraderProcess] = field(default_factory=dict[bool, GraderProcess])
+    _process: GraderProcess | None = None
 
     def allow(self, share: float) -> None:
         """From now on answers are asked until this share of the limit is spent."""
@@ -202,49 +219,36 @@ class Scorer:
         """The score of every answer, in order; what was asked before is not asked again."""
         by_key = {(task.key, answer): (task, answer) for task, answer in rows}
         missing = {key: row for key, row in by_key.items() if key not in self.known}
-        scores = dict(
-            zip(
-                missing,
-                self._asked([*missing.values()], self.confined),
-                strict=True,
-            )
-        )
+        scores = dict(zip(missing, self._asked([*missing.values()]), strict=True))
         self.known.update({key: score for key, score in scores.items() if not score.skipped})  # may be asked later
         results = ChainMap(scores, self.known)
         return [results[task.key, answer] for task, answer in rows]
 
-    def fresh(self, rows: Answers, *, confined: bool | None = None) -> list[AnswerScore]:
-        """As :meth:`score`, in a new process and past the cache. ``confined``: in the sandbox, whatever the scorer's own setting."""
-        confined = self.confined if confined is None else confined
-        with self._new_process(confined):
-            return self._asked(rows, confined)
+    def fresh(self, rows: Answers) -> list[AnswerScore]:
+        """As :meth:`score`, in a new process and past the cache."""
+        with self._new_process():
+            return self._asked(rows)
 
     def batch(self, rows: Answers) -> list[AnswerScore]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if the time is over."""
-        with self._new_process(self.confined):
-            return self._skipped(rows) or self._call(rows, self.confined)
+        with self._new_process():
+            return self._skipped(rows) or self._call(rows)
 
     def close(self) -> None:
-        """End the processes; the next answer starts another."""
-        for confined in (False, True):
-            self._end(confined)
+        """End the process; the next answer starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
 
     @contextmanager
-    def _new_process(self, confined: bool) -> Generator[None]:
+    def _new_process(self) -> Generator[None]:
         """A new process for some calls; the used one comes back afterwards."""
-        used = self._children.pop(confined, None)
+        used, self._process = self._process, None
         yield
-        self._end(confined)
-        if used is not None:
-            self._children[confined] = used
+        self.close()
+        self._process = used
 
-    def _end(self, confined: bool) -> None:
-        """Ends a process, if there is one."""
-        child = self._children.pop(confined, None)
-        if child is not None:
-            child.end()
-
-    def _asked(self, rows: Answers, confined: bool) -> list[AnswerScore]:
+    def _asked(self, rows: Answers) -> list[AnswerScore]:
         """The scores of answers, none of which comes from the cache."""
         scores: list[AnswerScore] = []
         at_once = 1
@@ -252,14 +256,14 @@ class Scorer:
             at_once = _AT_ONCE
         for start in range(0, len(rows), at_once):
             part = rows[start : start + at_once]
-            scores += self._skipped(part) or (self._one(part, confined) if at_once == 1 else self._together(part))
+            scores += self._skipped(part) or (self._one(part) if at_once == 1 else self._together(part))
         return scores
 
-    def _one(self, row: Answers, confined: bool) -> list[AnswerScore]:
-        """The score of one answer; a call that was cut off is made once more."""
-        scores = self._call(row, confined)
-        if scores[0].hung:
-            scores = self._call(row, confined)
+    def _one(self, row: Answers) -> list[AnswerScore]:
+        """The score of one answer. A call that was cut off, or that ended its process, is made once more: an earlier answer may be to blame."""
+        scores = self._call(row)
+        if scores[0].hung or self._process is None:
+            scores = self._call(row)
             self.hangs += scores[0].hung
         self._count(1)
         return scores
@@ -301,6 +305,7 @@ class Scorer:
             self.stopped = f"the calls took more than their share of {self.limit:.0f} s (--seconds gives more)"
         else:
             return []
+        self.skipped += len(rows)
         return [AnswerScore(error=f"not asked: {self.stopped}", skipped=True)] * len(rows)
 
     def _count(self, calls: int) -> None:
@@ -309,20 +314,20 @@ class Scorer:
         if self.tell is not None:
             self.tell(self.calls)
 
-    def _call(self, rows: Answers, confined: bool) -> list[AnswerScore]:
+    def _call(self, rows: Answers) -> list[AnswerScore]:
         """The scores of one call, which say why if the process died or did not reply in time."""
         started = clock.now()
         try:
-            if confined not in self._children:
-                self._children[confined] = GraderProcess(self.subject, self.seconds, confined)
+            if self._process is None:
+                self._process = GraderProcess(self.subject, self.seconds, self.confined)
                 started = clock.now()  # without the time that loading takes
-            scores = self._children[confined].ask([(task.key, answer) for task, answer in rows])
+            scores = self._process.ask([(task.key, answer) for task, answer in rows])
         except OSError as ended:  # of which TimeoutError is one
-            self._end(confined)
+            self.close()
             hung = isinstance(ended, TimeoutError)
             score = AnswerScore(
                 hung=hung,
-                error="cut off" if hung else "the process died",
+                error="cut off" if hung else str(ended).replace("the other process", "the grader's process"),
                 seconds=max(0.0, clock.now() - started),
             )
             scores = [score] * len(rows)
