@@ -130,6 +130,7 @@ def test_a_grader_that_ends_its_process_or_hangs_on_a_batch_is_an_error_and_leav
     rows = [{"question": f"Number {n}?", "answer": str(n)} for n in range(40)]
     specs = [one_turn(rows, [reward]) for reward in (_dies_of_two, _hangs_of_two)]
     asked = [subject(_dies, sums(1)), *(subject_of(spec, spec.grader(), tasks=12) for spec in specs)]
+    Scorer(asked[0]).score([(asked[0].tasks[0], "1")])  # the first process takes a folder for good
     before = len(os.listdir("/proc/self/fd"))
     errors: list[str | None] = []
     for each in asked:

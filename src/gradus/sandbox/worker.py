@@ -224,9 +224,7 @@ def import_folders() -> list[str]:
 def _forget_variables() -> None:
     """Keep only harmless variables of the environment, also where the kernel shows those that this process began with."""
     harmless = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _HARMLESS or name.startswith(_HARMLESS_BEGINNINGS)
+        name: value for name, value in os.environ.items() if name in _HARMLESS or name.startswith(_HARMLESS_BEGINNINGS)
     }
     os.environ.clear()
     with open("/proc/self/stat", "rb") as file:
@@ -244,9 +242,7 @@ class Fork:
     and ``readable`` ones; of the environment's variables it has a few harmless ones.
     """
 
-    def __init__(
-        self, handlers: Callable[[Path], Handlers], *, confined: bool, readable: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, handlers: Callable[[Path], Handlers], *, confined: bool, readable: Sequence[str] = ()) -> None:
         self._readable = readable
         self._folder = _CONFINED_FOLDER if confined else _plain_folder()
         request_reader, request_writer = os.pipe()

@@ -255,8 +255,10 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
 def grading(ground: Ground) -> AuditCheck:
     """Every text has a reward: a grader that raises on one is broken, which says nothing of what it rewards."""
     failed = len(ground.errors) + len(ground.hung)
-    if not ground.errors or ground.subject.remote and ground.scored:
-        return AuditCheck(subject="grading", status="pass", evidence=f"no answer of {ground.scored:,} makes the grader raise")
+    if not ground.errors or (ground.subject.remote and ground.scored):
+        return AuditCheck(
+            subject="grading", status="pass", evidence=f"no answer of {ground.scored:,} makes the grader raise"
+        )
     first = ground.errors[0]
     raised = f"{quoted(first.answer, _QUOTED)}: {first.error}"
     status: Status = "fail"
