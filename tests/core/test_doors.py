@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -15,6 +16,7 @@ from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus.core.foreign import within
 from gradus.evidence.reports import audit_card
 from gradus.rollouts.under_way import received
+from tests.advisories import verdict
 
 ROWS = [{"question": f"{a} + 1", "answer": str(a + 1)} for a in range(4)]
 
@@ -114,3 +116,13 @@ def test_the_card_of_an_audit_escapes_what_was_answered() -> None:
     )  # type: ignore[arg-type]
     assert "<script>" not in card
     assert "&lt;script&gt;x&lt;/script&gt; \\| y |" in card
+
+
+def test_vulnerable_packages_fail_the_check_and_what_was_not_looked_up_is_said() -> None:
+    sound = {"name": "a", "version": "1", "vulns": []}
+    bad = {"name": "b", "version": "2", "vulns": [{"id": "PYSEC-1"}]}
+    skipped = {"name": "c", "skip_reason": "not found"}
+    assert verdict(json.dumps({"dependencies": [sound, bad]}), "") == (1, "1 vulnerable packages: b 2: PYSEC-1")
+    assert "NOT CHECKED" in verdict(json.dumps({"dependencies": [skipped]}), "")[1]
+    assert "in 1 of 2 packages" in verdict(json.dumps({"dependencies": [sound, skipped]}), "")[1]
+    assert "no network" in verdict("", "no network")[1]
