@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from _shared import print_line
 
-from gradus.stats import LOOK_LEVEL, decide, look_sizes, paired_difference
+from gradus.stats import decide, level_of, look_sizes, paired_difference
 
 SIZES = (8, 12, 20, 40, 60, 100, 200)  # independent units: tasks, or clusters of them
 EFFECTS = (0.0, 2.8)  # in standard errors; of normal differences one look proves the second in 80 % of cases
@@ -80,16 +80,10 @@ def rewards(shape: str, draw: Draw | None, rng: np.random.Generator, n: int, eff
 
 
 def judged(a: np.ndarray, b: np.ndarray, labels: np.ndarray | None, tasks: int, looks: int):
-    """The verdict on what was seen of ``tasks`` (better, worse, same, or too few), whether it is the last look, and the interval."""
-    level = LOOK_LEVEL if looks > 1 else 0.95
+    """The verdict on what was seen of ``tasks``, whether it is the last look, and the interval."""
+    level = level_of(looks=looks)
     paired = paired_difference(a.tolist(), b.tolist(), None if labels is None else labels.tolist(), level=level)
-    decision = decide(paired, tasks)
-    bounds = paired.low is not None and (paired.low > 0 or paired.high < 0)
-    proven = decision == "proven" if looks > 1 else bounds and paired.p < 0.05 and paired.n >= 6
-    verdict = "same" if paired.n >= 6 else "too few"
-    if proven:
-        verdict = "better" if paired.mean > 0 else "worse"
-    return verdict, decision != "open", paired.low, paired.high
+    return paired.decision, decide(paired, tasks) != "open", paired.low, paired.high
 
 
 def cell(
@@ -99,12 +93,12 @@ def cell(
     names = [*DIFFERENCES, *VALUES]
     rng = np.random.default_rng([seed, names.index(shape) if shape in names else 99, n, int(10 * effect)])
     spread = np.subtract(*rewards(shape, draw, np.random.default_rng(seed), 100_000, 0.0)[:2]).std()
-    counts = dict.fromkeys(("better", "worse", "same", "too few", "missed", "seen"), 0.0)
+    counts = dict.fromkeys(("better", "worse", "undecided", "too few", "missed", "seen"), 0.0)
     for _ in range(repetitions):
         a, b, labels, truth = rewards(shape, draw, rng, n, effect * spread / np.sqrt(n))
         for size in look_sizes(n) if looks > 1 else [n]:
             cut = size if labels is None else int(np.searchsorted(labels, size))
-            verdict, last, low, high = judged(a[:cut], b[:cut], None if labels is None else labels[:cut], n, looks)
+            verdict, last, low, high = judged(a[:cut], b[:cut], None if labels is None else labels[:cut], len(a), looks)
             if last:
                 break
         counts[verdict] += 1 / repetitions

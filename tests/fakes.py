@@ -247,18 +247,18 @@ def policy_figures(**measures: Any) -> dict[str, Any]:
     }
 
 
+def paired_mean(**figures: Any) -> dict[str, Any]:
+    """A stored difference, decided by its bounds, over 50 tasks that all differ."""
+    low, high = figures["low"], figures["high"]
+    decision = "too few" if low is None else "better" if low > 0 else "worse" if high < 0 else "undecided"
+    counts = {"wins": 1, "ties": 0, "episodes": 50, "units": 50, "differing": 50, "p": None, "level": 0.95, "looks": 1}
+    return {**counts, "decision": decision, **figures}
+
+
 def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *, grader: str = "v3") -> dict[str, Any]:
     """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high, and what differs from the usual counts."""
-    counts = {
-        "wins": 1,
-        "ties": 0,
-        "win_low": None,
-        "win_high": None,
-        "episodes": 2,
-        "p": None,
-    }
     whole = {
-        pair: {"components": {}, **{name: {**counts, **mean} for name, mean in measures.items()}}
+        pair: {"components": {}, **{name: paired_mean(**mean) for name, mean in measures.items()}}
         for pair, measures in (pairs or {}).items()
     }
     condition = {"episodes": 2, "summary": "", "clustered": False, "policies": {}, "pairs": whole}

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from gradus.stats import LOOK_LEVEL, decide, look_sizes, paired_difference
+from gradus.stats import LOOKS, decide, level_of, look_sizes, paired_difference
+
+LEVEL = level_of(looks=LOOKS)
 
 REPETITIONS = 1500
 
@@ -15,7 +17,7 @@ def _stops(effect: float, tasks: int) -> tuple[float, float, float]:
     for _ in range(REPETITIONS):
         x = rng.normal(effect / np.sqrt(tasks), 1.0, tasks)
         for size in look_sizes(tasks):
-            paired = paired_difference(x[:size], np.zeros(size), level=LOOK_LEVEL)
+            paired = paired_difference(x[:size], np.zeros(size), level=LEVEL)
             if (decision := decide(paired, tasks)) != "open":
                 break
         assert decision != "open"
@@ -26,22 +28,24 @@ def _stops(effect: float, tasks: int) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.0, 0.01, 0.065), (4.0, 0.78, 0.95)])
 def test_looks_err_as_rarely_as_one_look_and_see_fewer_tasks(effect, least, most):
-    proven, held, seen = _stops(effect, 100)
+    proven, held, seen = _stops(effect, 200)
     assert least < proven < most
     assert held > 0.94
     assert seen < 0.6
 
 
 @pytest.mark.parametrize(("a", "b", "expected"), [
-    ([1.0, 0.9, 1.1, 1.0, 0.8, 1.2], [0.0] * 6, "proven"),
+    ([1.0, 0.9, 1.1, 1.0, 0.8, 1.2] * 7, [0.0] * 42, "proven"),
     ([1.0, -1.0] * 20, [0.0] * 40, "unlikely"),
-    ([0.3, 0.0, 0.1, -0.2, 0.4, 0.1] * 2, [0.0] * 12, "open"),
-    ([1.0, 0.9, 1.1], [0.0] * 3, "open"),  # too few pairs for any claim
-    ([0.5] * 20, [0.5] * 20, "unlikely"),  # policies that never differ
+    ([0.3, 0.0, 0.1, -0.2, 0.4, 0.1] * 7, [0.1, 0.2] * 21, "open"),
+    ([1.0, 0.9, 1.1, 1.0, 0.8, 1.2], [0.0] * 6, "open"),  # too few tasks for any claim
+    ([0.1] * 50, [0.0] * 50, "open"),  # equal differences say nothing of the rare ones
+    ([1.0] * 20, [0.0] * 20, "proven"),
+    ([1.0] * 20, [1.0] * 20, "unlikely"),  # policies that never differ
     ([], [], "open"),
 ])  # fmt: skip
 def test_a_look_decides(a, b, expected):
-    assert decide(paired_difference(a, b), tasks=60) == expected
+    assert decide(paired_difference(a, b, level=LEVEL), tasks=100) == expected
 
 
 def test_sizes_rise_to_all_tasks():

@@ -24,24 +24,31 @@ T = TypeVar("T")
 
 
 class Mean(TypedDict):
-    """A mean with its 95 % interval."""
+    """A mean with its interval, of 95 % unless it says another level. ``missing``: tasks that have no value, if there are such."""
 
     mean: float | None
     low: float | None
     high: float | None
+    missing: NotRequired[int]
     by_seed: NotRequired[list[float | None]]  # the mean of each training seed, if there are several
 
 
 class PairedMean(Mean):
-    """A mean difference over pairs on the same seeds, with what stats.Paired holds."""
+    """A mean difference over pairs on the same seeds, and what it proves.
 
+    ``level``: of the interval, such that all pairs of the document, at all ``looks``, err in at most 5 %; ``p`` is below 0.05 just if the
+    interval leaves out 0. Both are None if the pairs are too few. ``units``: independent ones; ``differing``: those off the commonest difference.
+    """
+
+    level: float
+    looks: int
+    decision: Literal["better", "worse", "undecided", "too few"]
+    p: float | None
     wins: int
     ties: int
-    win_low: float | None
-    win_high: float | None
     episodes: int
-    p: float | None
-    p_holm: NotRequired[float | None]
+    units: int
+    differing: int
     episodes_needed: NotRequired[int | None]
     clusters_needed: NotRequired[int | None]  # if episodes come in clusters: only more clusters add power
 

@@ -70,7 +70,6 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         seeds=sorted(set[int]().union(*several)),
         graders=[grader],
         checkpoint=policy,
-        correct_pairs=True,
     )
     single = [name for name, of_seeds in files.items() if len(of_seeds) == 1]
     if single and CHECKPOINTS.get(policy, ("model",))[0] != "model":

@@ -29,16 +29,24 @@ def dense(index: Index) -> Index:
     return np.unique(index, return_inverse=True)[1]
 
 
-def standard_error(x: Array, index: Index) -> tuple[float, int] | None:
-    """Standard error of the mean of ``x`` (n,) and its degrees of freedom; None with fewer than two clusters.
+def unit_values(x: Array, index: Index) -> Array:
+    """One value a cluster, (clusters,), with the mean of ``x`` (n,), whose spread is that of the clusters; ``x`` itself if each has one.
 
-    The sandwich estimate G / (G - 1) * sum_g (sum of residuals in g)^2 / n^2 with G - 1 degrees of freedom. With one value
-    in each cluster it is s / sqrt(n) exactly. Source: Cameron and Miller, "A Practitioner's Guide to Cluster-Robust
+    They are what each cluster adds to the mean: the mean + G / n * (sum of residuals in g), for G clusters. Their standard error is the
+    sandwich estimate with G - 1 degrees of freedom. Source: Cameron and Miller, "A Practitioner's Guide to Cluster-Robust
     Inference", J. Human Resources 50(2), 2015, eq. 11, for a regression on a constant alone.
     """
-    count = int(index.max()) + 1 if x.size else 0
-    if count < 2:
+    count = int(index.max(initial=-1)) + 1
+    if count == x.size:
+        return x
+    mean = x.mean()
+    sums = np.bincount(index, weights=x - mean, minlength=count)
+    return mean + sums * count / x.size
+
+
+def standard_error(x: Array, index: Index) -> tuple[float, int] | None:
+    """Standard error of the mean of ``x`` (n,) and its degrees of freedom; None with fewer than two clusters."""
+    units = unit_values(x, index)
+    if len(units) < 2:
         return None
-    residuals = np.bincount(index, weights=x - x.mean(), minlength=count)
-    variance = count / (count - 1) * float(np.sum(residuals**2)) / x.size**2
-    return float(np.sqrt(variance)), count - 1
+    return float(units.std(ddof=1) / np.sqrt(len(units))), len(units) - 1

@@ -18,36 +18,39 @@ from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest, witho
 from gradus.stats.clusters import Index, Labels, Values, cluster_index
 from gradus.stats.distributions import Array, normal_quantile, student_quantile
 from gradus.stats.intervals import Interval, mean_interval, score_interval
-from gradus.stats.paired import Paired, paired_difference
+from gradus.stats.paired import Paired, counted, paired_difference
+from gradus.stats.skew import SkewTest
 
 Rows = Sequence[Values]  # one row a training seed, one column a task
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """The variance of a mean in parts, each with its degrees of freedom."""
+    """The variance of a mean in parts, each with the distribution that its estimate follows."""
 
-    parts: Sequence[tuple[float, int]]
+    parts: Sequence[tuple[float, SkewTest]]
 
     @property
     def error(self) -> float:
         total = sum(variance for variance, _ in self.parts)
         return float(np.sqrt(total))
 
-    def half(self, tail: float) -> float:
-        """Half the width of the interval that leaves ``tail`` on either side."""
-        square = 0.0
-        for variance, df in self.parts:
+    def reach(self, tail: float) -> tuple[float, float]:
+        """How far below and above the mean the interval reaches that leaves ``tail`` on either side."""
+        squares = np.zeros(2)
+        for variance, test in self.parts:
             if variance > 0:
-                square += student_quantile(1 - tail, df) ** 2 * variance
-        return float(np.sqrt(square))
+                squares += np.square(test.reach(tail)) * variance
+        below, above = np.sqrt(squares).tolist()
+        return below, above
 
     def p(self, mean: float) -> float:
         """The share outside the interval that just touches 0."""
         low, high = 0.0, 0.5
         for _ in range(50):
             middle = (low + high) / 2
-            if self.half(middle) > abs(mean):
+            below, above = self.reach(middle)
+            if (below if mean > 0 else above) > abs(mean):
                 low = middle
             else:
                 high = middle
@@ -76,20 +79,20 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
     spread = None if lacks_seeds else _spread(table, np.zeros((1, n)), labels)
     if spread is None:
         return undefined
-    half = spread.half(0.5 - level / 2)
+    below, above = spread.reach(0.5 - level / 2)
     error = spread.error
     has_error = error > ROUNDING * largest(defined)
     if is_binary(defined):
         size, z = _certain(n, labels, level)
         if has_error:
-            size, z = mean * (1 - mean) / error**2, half / error
+            size, z = mean * (1 - mean) / error**2, max(below, above) / error
         share = score_interval(mean, size, z)
         return replace(undefined, low=share.low, high=share.high)
     if is_constant(defined):
         return undefined
     if not has_error:
         return replace(mean_interval(table.mean(axis=0).tolist(), clusters=labels, level=level), mean=mean)
-    return replace(undefined, low=mean - half, high=mean + half)
+    return replace(undefined, low=mean - below, high=mean + above)
 
 
 def _certain(n: int, labels: list[str] | None, level: float) -> tuple[float, float]:
@@ -108,7 +111,7 @@ def crossed_difference(
     One row stands for a policy that no training seed changes (a scripted one), or for a single checkpoint. What both sides have of a
     task is compared; the result is the mean over seeds (over pairs of seeds, if not ``matched``) of each one's mean over tasks.
     Bounds and p belong to one interval. If its error is 0, both are those of :func:`paired_difference` over the tasks' means: seeds that
-    agree to the last digit add nothing. Wins are tasks on which the mean over seeds is higher. The rest of :class:`Paired` is undefined here.
+    agree to the last digit add nothing. Wins are tasks on which the mean over seeds is higher.
 
     >>> paired = crossed_difference([[3.0, 4.0, 6.0], [3.5, 4.0, 5.0]], [[1.0, 2.0, 3.0]], matched=False)
     >>> round(paired.mean, 4), paired.wins, paired.n
@@ -121,51 +124,36 @@ def crossed_difference(
         missing = ~np.isfinite(tables[0] - tables[1])
         tables = [np.where(missing, np.nan, table) for table in tables]
     tables, labels = _usable(tables, clusters)
-    n = tables[0].shape[1]
-    if n == 0:
-        return _result(np.zeros(0))
     scale = largest(*tables)
-    x, y = (np.nanmean(table, axis=0) for table in tables)
+    x, y = (_task_means(table) for table in tables)
     by_task = without_rounding(x - y, scale)
+    index = cluster_index(labels, len(by_task))
+    paired = counted(by_task, index, level)
+    if not paired.n:
+        return paired
     parts = _parts(tables[0], tables[1], matched)
     mean = float(parts[0].mean())  # the second table of an incomplete pair adds up to 0
     if all(np.isfinite(table).all() for table in tables):
         mean = float(by_task.mean())
+    paired = replace(paired, mean=mean)
     lacks_seeds = any(len(table) < min(2, len(rows)) for table, rows in zip(tables, (a, b), strict=True))
-    spread = None if lacks_seeds else _spread(*parts, labels)
+    spread = None if lacks_seeds else _spread(*parts, labels, paired.differing)
     if spread is None:
-        return _result(by_task, mean)
+        return paired
     if spread.error > ROUNDING * scale:
-        half = spread.half(0.5 - level / 2)
-        return _result(by_task, mean, mean - half, mean + half, spread.error, spread.p(mean))
-    tasks = paired_difference(x.tolist(), y.tolist(), labels, level=level)
-    return _result(by_task, mean, tasks.low, tasks.high, tasks.error, tasks.p)
+        below, above = spread.reach(0.5 - level / 2)
+        p = spread.p(mean)
+        return replace(paired, low=mean - below, high=mean + above, error=spread.error, p=p, test="mean")
+    return replace(paired_difference(x.tolist(), y.tolist(), labels, level=level), mean=mean)
 
 
-def _result(
-    by_task: Array,
-    mean: float | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    error: float | None = None,
-    p: float | None = None,
-) -> Paired:
-    """A comparison over tasks; what two crossed samples do not define is None."""
-    n = len(by_task)
-    wins, ties = int(np.sum(by_task > 0)), int(np.sum(by_task == 0))
-    return Paired(
-        mean=mean,
-        low=low,
-        high=high,
-        wins=wins,
-        ties=ties,
-        win_low=None,
-        win_high=None,
-        n=n,
-        units=n,
-        error=error,
-        p=p,
-    )
+def _task_means(table: Array) -> Array:
+    """The mean of each task over the seeds that have it, (tasks,)."""
+    defined = np.isfinite(table)
+    counts: Array = np.asarray(defined.sum(axis=0), dtype=np.float64)
+    sums: Array = np.asarray(np.where(defined, table, 0.0).sum(axis=0), dtype=np.float64)
+    means: Array = np.divide(sums, counts)
+    return means
 
 
 def _array(rows: Rows) -> Array:
@@ -222,15 +210,18 @@ def _filled(table: Array) -> Array:
     return means + residuals * table.shape[-1] / divisors
 
 
-def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:
-    """Returns what seeds and tasks add to the variance of mean(a) - mean(b); None with fewer than two tasks (or clusters)."""
+def _spread(a: Array, b: Array, clusters: Labels | None, differing: int | None = None) -> _Spread | None:
+    """Returns what seeds and tasks add to the variance of mean(a) - mean(b); None with fewer than two tasks (or clusters).
+
+    ``differing``: of a difference, how many tasks are off the commonest one; the test of the tasks' part then knows of skewness.
+    """
     if clusters is not None:
         index = cluster_index(clusters, a.shape[1])
         a, b = _by_cluster(a, index), _by_cluster(b, index)
     columns = a.shape[1]
     if columns < 2:
         return None
-    parts: list[tuple[float, int]] = []
+    parts: list[tuple[float, SkewTest]] = []
     noise = 0.0
     for table in (a, b):
         seeds = len(table)
@@ -239,12 +230,15 @@ def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:
         rows = table.mean(axis=1, keepdims=True) - table.mean()
         rest = table - table.mean(axis=0) - rows
         of_seeds = float(np.sum(rows**2)) / (seeds - 1) / seeds
-        parts.append((of_seeds, seeds - 1))
+        parts.append((of_seeds, SkewTest(df=seeds - 1)))
         freedom = (seeds - 1) * (columns - 1)
         noise += float(np.sum(rest**2)) / freedom / table.size
     by_task = a.mean(axis=0) - b.mean(axis=0)
     of_tasks = float(np.var(by_task, ddof=1)) / columns
-    parts.append((max(of_tasks - noise, 0.0), columns - 1))  # the seeds' part holds the noise already
+    test = SkewTest(df=columns - 1)
+    if differing is not None and not is_constant(by_task):
+        test = SkewTest.of(by_task, differing)
+    parts.append((max(of_tasks - noise, 0.0), test))  # the seeds' part holds the noise already
     return _Spread(parts)
 
 

@@ -12,24 +12,24 @@ Array = npt.NDArray[np.float64]
 _functions = cast(Any, _special)
 
 
-def binomial_cdf(k: int, n: int, p: float) -> float:
-    """P(X <= k) for ``n`` trials that succeed with chance ``p`` each."""
-    return float(_functions.bdtr(k, n, p))
-
-
 def binomial_cdfs(k: Array, n: Array, p: float) -> Array:
     """P(X <= k) for ``n`` trials that succeed with chance ``p`` each, element by element."""
     return np.asarray(_functions.bdtr(k, n.astype(np.int64), p), dtype=np.float64)
 
 
-def binomial_place(chance: float, n: Array) -> Array:
-    """The real k with P(X <= k) = ``chance`` for ``n`` fair trials, element by element; NaN where no k is that unlikely."""
-    return np.asarray(_functions.bdtrik(chance, n, 0.5), dtype=np.float64)
-
-
 def normal_quantile(p: Array | float) -> Array:
     """The z with P(Z <= z) = p, element by element; infinite at 0 and 1."""
     return np.asarray(_functions.ndtri(p), dtype=np.float64)
+
+
+def normal_cdf(z: float) -> float:
+    """P(Z <= z)."""
+    return float(_functions.ndtr(z))
+
+
+def chi_square_quantile(p: float, df: float) -> float:
+    """The x with P(X <= x) = p for ``df`` degrees of freedom."""
+    return float(_functions.chdtri(df, 1 - p))
 
 
 def student_cdf(t: float, df: float) -> float:

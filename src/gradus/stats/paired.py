@@ -1,24 +1,27 @@
-"""Comparing two policies on the same seeds, and many such comparisons at once."""
+"""Comparing two policies on the same seeds: the one place where a difference is called proven."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from gradus.stats.binary import (
-    ROUNDING,
-    is_binary,
     is_constant,
     largest,
-    sign_test,
-    tango_interval,
+    score_interval_of_pairs,
+    score_p,
+    two_values,
     without_rounding,
 )
-from gradus.stats.clusters import Index, Labels, Values, cluster_index, dense, standard_error
-from gradus.stats.distributions import Array, normal_quantile, student_cdf, student_quantile
-from gradus.stats.intervals import wilson
+from gradus.stats.clusters import Index, Labels, Values, cluster_index, dense, unit_values
+from gradus.stats.distributions import Array, normal_quantile
+from gradus.stats.skew import SkewTest
 
+Decision = Literal["better", "worse", "undecided", "too few"]
+LEAST_UNITS = 40  # independent ones below which the interval of a skewed mean holds the truth too rarely
+LEAST_DIFFERING = 8  # units off the commonest difference, below which nobody knows how the rare ones differ
 _LEAST_P = 1e-15  # below it 1 - p is 1
 
 
@@ -26,34 +29,35 @@ _LEAST_P = 1e-15  # below it 1 - p is 1
 class Paired:
     """The differences a - b over ``n`` pairs.
 
-    ``low``, ``high``: bounds of the mean difference, Student's t, or Tango's score interval if all outcomes are 0 or 1. They
-    are None if all differences (or clusters' means) are one number: a sample without spread says nothing of its spread. ``wins`` pairs have a > b and ``ties`` have a = b, to rounding; ``win_low``, ``win_high`` are Wilson's
-    bounds of the win rate wins / n, None under clusters, where pairs are not independent. ``error`` is the standard error of
-    the mean difference. ``p`` is two-sided: of the t test, or of the exact sign test (McNemar's, for outcomes that are 0 or 1)
-    where t does not hold.
+    ``low``, ``high``: bounds of the mean difference at ``level``; ``p``: two-sided, of the same test, so that it is below 1 - ``level`` just if
+    the bounds leave out 0. ``test``: *values* for outcomes that take two values (Tango's score interval), *mean* for others (Student's t
+    that allows for skewness), *range* for differences that are all one number (the declared range bounds what was not seen).
+    Without a test, bounds and p are None. ``wins`` pairs have a > b and ``ties`` have a = b, to rounding. ``units``: independent ones,
+    clusters or else pairs; ``differing``: those with a difference off the commonest one. ``error``: the standard error of the mean difference.
     """
 
     mean: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float = 0.95
     wins: int
     ties: int
-    win_low: float | None
-    win_high: float | None
     n: int
-    units: int  # independent ones: clusters, or pairs without clusters
-    error: float | None
-    p: float | None
-    exact: bool = False  # p is that of the sign test
+    units: int
+    differing: int
+    error: float | None = None
+    p: float | None = None
+    test: Literal["values", "mean", "range"] | None = None
 
     @property
-    def t(self) -> float | None:
-        """Returns how many standard errors the difference is from 0; where p is exact, the normal quantile with the same p."""
-        if self.mean is None or self.p is None:
-            return None
-        if self.exact or not self.error:
-            return self.deviations()
-        return self.mean / self.error
+    def decision(self) -> Decision:
+        """Says what is proven of the mean difference: ``better`` than 0, ``worse``, ``undecided``, or that the pairs are too few to say it."""
+        is_small = self.units < LEAST_UNITS or self.differing < LEAST_DIFFERING
+        if self.low is None or self.high is None or (self.test == "mean" and is_small):
+            return "too few"
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else "undecided"
 
     def deviations(self, looks: int = 1) -> float | None:
         """The normal quantile with the same p, signed: what t says, but alike for few pairs and for many.
@@ -68,16 +72,6 @@ class Paired:
         size = normal_quantile(1 - chance / 2)
         return float(np.copysign(size, self.mean))
 
-    @property
-    def sd(self) -> float | None:
-        """Standard deviation of a difference, such that ``error`` = sd / sqrt(n); clusters inflate it.
-
-        None if all differences are one number: such a sample says nothing of its spread.
-        """
-        if not self.error:
-            return None
-        return self.error * float(np.sqrt(self.n))
-
 
 def paired_difference(
     a: Values,
@@ -85,12 +79,13 @@ def paired_difference(
     clusters: Labels | None = None,
     *,
     level: float = 0.95,
+    reward_range: tuple[float, float] | None = None,
 ) -> Paired:
-    """a - b, pair by pair; a pair where either is None is left out.
+    """a - b, pair by pair; a pair where either is None is left out. ``reward_range``: the lowest and the highest value that either can be.
 
     >>> paired = paired_difference([1.0, 2.0, 4.0], [0.0, 1.0, 2.0])
-    >>> round(paired.mean, 4), paired.wins, paired.n, round(paired.p, 4)
-    (1.3333, 3, 3, 0.0572)
+    >>> round(paired.mean, 4), paired.wins, paired.n, paired.decision
+    (1.3333, 3, 3, 'too few')
     """
     if len(a) != len(b):
         raise ValueError(f"expected pairs, got {len(a)} and {len(b)} values; roll out both policies on the same seeds")
@@ -100,52 +95,68 @@ def paired_difference(
     scale = largest(x, y)
     difference = without_rounding(x - y, scale)
     index = dense(cluster_index(clusters, len(a))[both])
-    n, units = len(both), int(index.max(initial=-1)) + 1
-    wins, ties = int(np.sum(difference > 0)), int(np.sum(difference == 0))
-    independent = clusters is None and n > 1  # of one pair no interval is known
-    low, high, error, p = _student(difference, index, level)
-    exact = False
-    if independent and is_binary(x, y):
-        exact, p = True, sign_test(wins, n - wins - ties)
-        low, high = tango_interval(wins, n - wins - ties, n, level=level)
-    elif error is not None and _is_flat(difference, error, scale):
-        # All differences are one number: the units have one sign, or are all ties.
-        signs = units if abs(difference.mean()) > ROUNDING * scale else 0
-        exact, p, low, high, error = True, sign_test(signs, 0), None, None, None
-    rate = wilson(wins, n, level=level) if independent else None
+    paired, units = counted(difference, index, level), unit_values(difference, index)
+    if paired.units < 2:
+        return paired
+    numbers = two_values(x, y)
+    # Of few outcomes two numbers may be two of many: 0 and 1 are known to be a choice of two, and so are the ends of a range.
+    is_choice = numbers in ((0.0, 1.0), reward_range) or paired.units >= LEAST_UNITS
+    if numbers is not None and is_choice and clusters is None:
+        return _by_values(paired, *numbers)
+    if is_constant(units, scale):
+        return paired if reward_range is None else _by_range(paired, reward_range[1] - reward_range[0])
+    return _by_mean(paired, units)
+
+
+def counted(difference: Array, index: Index, level: float) -> Paired:
+    """The counts of some differences (n,) in clusters ``index`` (n,), before any test."""
+    units, differing = int(index.max(initial=-1)) + 1, 0
+    if units:
+        numbers, counts = np.unique(difference, return_counts=True)
+        commonest = numbers[np.argmax(counts)]
+        differing = len(np.unique(index[difference != commonest]))
     return Paired(
-        mean=float(difference.mean()) if n else None,
-        low=low,
-        high=high,
-        wins=wins,
-        ties=ties,
-        win_low=rate.low if rate else None,
-        win_high=rate.high if rate else None,
-        n=n,
+        mean=float(difference.mean()) if units else None,
+        level=level,
+        wins=int(np.sum(difference > 0)),
+        ties=int(np.sum(difference == 0)),
+        n=len(difference),
         units=units,
-        error=error,
-        p=p,
-        exact=exact,
+        differing=differing,
     )
 
 
-def _is_flat(difference: Array, error: float, scale: float) -> bool:
-    """Says whether all differences, or clusters' means of them, are one number: such a sample says nothing of its spread."""
-    return is_constant(difference, scale) or error <= ROUNDING * scale
+def _by_values(paired: Paired, lower: float, upper: float) -> Paired:
+    """The test of outcomes that are ``lower`` or ``upper``."""
+    losses = paired.n - paired.wins - paired.ties
+    low, high = score_interval_of_pairs(paired.wins, losses, paired.n, level=paired.level)
+    span = upper - lower
+    share = (paired.wins - losses) / paired.n
+    error = span * float(np.sqrt(((paired.wins + losses) / paired.n - share**2) / paired.n))
+    return replace(paired, low=span * low, high=span * high, error=error, p=score_p(paired.wins, losses), test="values")
 
 
-def _student(
-    difference: Array, index: Index, level: float
-) -> tuple[float | None, float | None, float | None, float | None]:
-    """Bounds, standard error and two-sided p of the mean difference, all None if undefined."""
-    spread = standard_error(difference, index)
-    if spread is None:
-        return None, None, None, None
-    error, df = spread
-    mean = float(difference.mean())
-    half = student_quantile(0.5 + level / 2, df) * error
-    p = 2 * student_cdf(-abs(mean) / error, df) if error > 0 else 1.0
-    return mean - half, mean + half, error, p
+def _by_range(paired: Paired, span: float) -> Paired:
+    """The bounds of the mean if all differences are one number, and none can be larger than ``span``.
+
+    What none of n units showed has a share of at most 1 - (error / 2)^(1/n) (Clopper and Pearson, Biometrika 26, 1934); it may be as far
+    away as the range allows.
+    """
+    mean = paired.mean or 0.0
+    unseen = 1 - ((1 - paired.level) / 2) ** (1 / paired.units)
+    p = min(1.0, 2 * (span / (span + abs(mean))) ** paired.units)
+    low, high = mean - unseen * (mean + span), mean + unseen * (span - mean)
+    return replace(paired, low=low, high=high, p=p, test="range")
+
+
+def _by_mean(paired: Paired, units: Array) -> Paired:
+    """The test of the mean of independent units that are not all one number."""
+    mean = paired.mean or 0.0
+    error = float(units.std(ddof=1) / np.sqrt(len(units)))
+    test = SkewTest.of(units, paired.differing)
+    below, above = test.reach((1 - paired.level) / 2)
+    low, high = mean - below * error, mean + above * error
+    return replace(paired, low=low, high=high, error=error, p=test.p(mean / error), test="mean")
 
 
 def holm(p_values: Values) -> list[float | None]:

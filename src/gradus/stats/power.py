@@ -8,15 +8,17 @@ import numpy as np
 
 from gradus.stats.distributions import (
     binomial_cdfs,
-    binomial_place,
+    chi_square_quantile,
     noncentral_t_cdf,
     normal_quantile,
     student_quantile,
 )
-from gradus.stats.paired import Paired
+from gradus.stats.intervals import score_interval
+from gradus.stats.paired import LEAST_UNITS, Paired
 
 _MOST = 1e15  # the square of what is larger may be beyond a float
 _LARGE = 3000  # beyond, t and normal agree to far below one episode in a thousand
+_SURE = 0.8  # one-sided, of the spread: a pilot that happens to vary little must not promise too much (Browne, Statistics in Medicine 14, 1995)
 
 
 def paired_power(effect: float, sd: float, n: int, *, alpha: float = 0.05) -> float:
@@ -67,18 +69,23 @@ def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: floa
 def units_needed(paired: Paired, effect: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
     """The fewest independent units (clusters, or tasks without clusters) that show ``effect`` with the given power.
 
-    The spread is that of ``paired``. The test is the one that ``paired`` was judged by: t over units, or the exact sign test if all
-    outcomes are 0 or 1. None if the sample does not tell its spread, or if more than 1e15 units are needed.
+    The test is the one that ``paired`` was judged by, and the spread the upper bound of what its units tell, which holds in 80 % of pilots. None
+    if the pilot does not tell a spread, or if more than 1e15 units are needed.
     """
-    if not paired.error:
+    if not paired.error or paired.units < 2:
         return None
-    if paired.exact:
-        return sign_test_pairs(effect, 1 - paired.ties / paired.n, power=power, alpha=alpha)
-    return episodes_needed(effect, paired.error * sqrt(paired.units), power=power, alpha=alpha)
+    if paired.test == "values":
+        z = float(normal_quantile(_SURE))
+        discordant = score_interval(1 - paired.ties / paired.n, paired.n, z).high or 1.0
+        return pairs_of_values_needed(effect, discordant, power=power, alpha=alpha)
+    df = paired.units - 1
+    spread = paired.error * sqrt(paired.units * df / chi_square_quantile(1 - _SURE, df))
+    needed = episodes_needed(effect, spread, power=power, alpha=alpha)
+    return needed and max(needed, LEAST_UNITS)
 
 
-def sign_test_power(effect: float, discordant: float, n: int, *, alpha: float = 0.05) -> float:
-    """The chance that the exact sign test over ``n`` pairs of outcomes 0 or 1 finds the difference ``effect`` of two shares.
+def power_of_values(effect: float, discordant: float, n: int, *, alpha: float = 0.05) -> float:
+    """The chance that the score test over ``n`` pairs of outcomes 0 or 1 finds the difference ``effect`` of two shares.
 
     ``discordant``: the share of pairs that differ, at least ``effect``. The number of such pairs is binomial, and the test conditions on it.
     """
@@ -88,15 +95,16 @@ def sign_test_power(effect: float, discordant: float, n: int, *, alpha: float = 
     counts = np.arange(n + 1, dtype=np.float64)  # of pairs that differ
     cumulated = binomial_cdfs(counts, np.full(n + 1, float(n)), share)
     chances = np.diff(cumulated, prepend=0.0)
-    most = np.floor(binomial_place(alpha / 2, counts) + 1e-9)  # losses with which the test still rejects
-    possible = 0.5**counts <= alpha / 2
+    z = float(normal_quantile(1 - alpha / 2))
+    most = np.floor((counts - 1 - z * np.sqrt(counts)) / 2)  # losses with which the test still rejects
+    possible = most >= 0
     losses = np.maximum(most, 0)
     rejects = binomial_cdfs(losses, counts, wins) + binomial_cdfs(losses, counts, 1 - wins)
     return float(np.sum(chances[possible] * rejects[possible]))
 
 
-def sign_test_pairs(effect: float, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """The fewest pairs of outcomes 0 or 1 whose exact sign test finds ``effect``; None beyond 1e15.
+def pairs_of_values_needed(effect: float, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
+    """The fewest pairs of outcomes 0 or 1 whose score test finds ``effect``; None beyond 1e15.
 
     Beyond 3,000 pairs the normal approximation with its correction for continuity. Source: Connor, Biometrics 43, 1987.
     """
@@ -109,8 +117,8 @@ def sign_test_pairs(effect: float, discordant: float, *, power: float = 0.8, alp
     n = max(2, ceil(root**2 + 1 / delta))
     if n > _LARGE:
         return n
-    while sign_test_power(effect, share, n, alpha=alpha) < power:
+    while power_of_values(effect, share, n, alpha=alpha) < power:
         n += 1
-    while n > 2 and sign_test_power(effect, share, n - 1, alpha=alpha) >= power:
+    while n > 2 and power_of_values(effect, share, n - 1, alpha=alpha) >= power:
         n -= 1
     return n

@@ -14,13 +14,25 @@ from typing import Literal
 from gradus.stats.paired import Paired
 
 LOOKS = 5
-LOOK_ERROR = 0.0158  # two-sided, of each look: all five together err in 5 % (Pocock's table 1)
-LOOK_LEVEL = 1 - LOOK_ERROR
+ERROR = 0.05  # of all looks and all pairs of a table together
+_OF_LOOK = 0.316  # of the error that all five looks may make (Pocock's table 1); a quarter of an error of 1 % or less
+_OF_RARE_LOOK = 0.25
 _HOPE = 0.5  # standard errors by which the true difference may exceed the one that was seen
 _LEAST_CHANCE = 0.1
-_LEAST_PAIRS = 6  # below it no difference is called proven (docs/evaluation.md)
 
-Decision = Literal["proven", "unlikely", "open"]
+LookDecision = Literal["proven", "unlikely", "open"]
+
+
+def level_of(*, looks: int = 1, pairs: int = 1) -> float:
+    """Returns the level of each interval, such that all ``pairs`` that stand together, at all looks, err in at most 5 % (Bonferroni).
+
+    >>> round(level_of(), 6), round(level_of(looks=LOOKS), 6), round(level_of(pairs=10), 6)
+    (0.95, 0.9842, 0.995)
+    """
+    error = ERROR / pairs
+    if looks == 1:
+        return 1 - error
+    return 1 - error * (_OF_LOOK if pairs == 1 else _OF_RARE_LOOK)
 
 
 def look_sizes(tasks: int) -> list[int]:
@@ -32,23 +44,23 @@ def look_sizes(tasks: int) -> list[int]:
     return sorted({-(-tasks * look // LOOKS) for look in range(1, LOOKS + 1)})
 
 
-def decide(paired: Paired, tasks: int) -> Decision:
-    """Says what a look at ``paired`` decides, if at most ``tasks`` pairs will be seen.
+def decide(paired: Paired, tasks: int) -> LookDecision:
+    """Says what a look at ``paired``, whose level is that of a look, decides, if at most ``tasks`` pairs will be seen.
 
     ``proven``: the difference is not 0. ``unlikely``: the rest of the tasks would prove a difference with a chance below 10 %, even if the true
-    difference were half a standard error larger than what was seen. ``open``: anything else, undefined differences included.
+    difference were half a standard error larger than what was seen. ``open``: anything else, and any look at too few pairs.
     """
-    deviations = paired.deviations()
-    if deviations is None or paired.p is None or paired.n < _LEAST_PAIRS:
-        return "open"
-    if paired.p < LOOK_ERROR:
+    if paired.decision in ("better", "worse"):
         return "proven"
+    deviations = paired.deviations()
+    if deviations is None or paired.decision == "too few":
+        return "open"
     share = paired.n / tasks
     if share >= 1:
         return "unlikely"
     size = abs(deviations)
     expected = size * sqrt(share) + (size + _HOPE) / sqrt(share) * (1 - share)
-    needed = NormalDist().inv_cdf(1 - LOOK_ERROR / 2)
+    needed = NormalDist().inv_cdf(0.5 + paired.level / 2)
     chance = NormalDist().cdf((expected - needed) / sqrt(1 - share))
     return "unlikely" if chance < _LEAST_CHANCE else "open"
 

@@ -12,7 +12,7 @@ from garden import SPEC, Garden
 from gradus.core import Action, ConfigError, Observation, child_rng
 from gradus.evidence.evaluation import compare, compare_seeds, evaluate
 from gradus.evidence.reports.score_tables import score_tables
-from gradus.stats import holm, mean_interval, paired_difference, pass_at_k
+from gradus.stats import mean_interval, paired_difference, pass_at_k
 
 
 def _policies(*names, spec=SPEC):
@@ -48,11 +48,11 @@ def test_pairs_are_differences_on_the_same_seeds(small):
     a, b = (small.episodes["main"][name] for name in ("teacher", "feeder"))
     assert [e.task for e in a] == [e.task for e in b]
     expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b])
-    evaluation = document["pairs"]["teacher - feeder"]["reward"]
-    for key in ("mean", "low", "high", "p"):
-        assert evaluation[key] == pytest.approx(getattr(expected, key), abs=1e-6)
-    assert (evaluation["wins"], evaluation["episodes"]) == (expected.wins, 30)
-    assert evaluation["episodes_needed"] >= 2
+    stored = document["pairs"]["teacher - feeder"]["reward"]
+    assert stored["mean"] == pytest.approx(expected.mean, abs=1e-6)
+    assert (stored["low"], stored["p"], stored["decision"]) == (None, None, "too few")  # 30 tasks
+    assert (stored["wins"], stored["episodes"], stored["units"]) == (expected.wins, 30, 30)
+    assert stored["episodes_needed"] >= 40
     assert set(document["pairs"]) == {"feeder - random", "teacher - random", "teacher - feeder"}
 
 
@@ -91,19 +91,21 @@ def test_clusters_of_the_condition_reach_the_intervals(small):
     document = small.to_json()["conditions"]
     assert (document["thirsty"]["clustered"], document["main"]["clustered"]) == (True, False)
     pair = document["thirsty"]["pairs"]["teacher - feeder"]["reward"]
-    assert pair["win_low"] is None
-    a, b = (small.episodes["thirsty"][name] for name in ("teacher", "feeder"))
-    labels = [str(e.task.seed % 5) for e in a]
-    expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b], labels)
-    assert (pair["low"], pair["high"]) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert (pair["episodes"], pair["units"], pair["decision"]) == (20, 5, "too few")
+    record = document["thirsty"]["policies"]["teacher"]["reward"]
+    episodes = small.episodes["thirsty"]["teacher"]
+    expected = mean_interval([e.reward.value for e in episodes], clusters=[e.task.seed % 5 for e in episodes])
+    assert (record["low"], record["high"]) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
-def test_holm_runs_over_conditions(small):
-    document = small.to_json()["conditions"]
-    figures = [document[c]["pairs"]["feeder - random"]["true_reward"] for c in ("main", "thirsty")]
-    smaller, larger = sorted(figures, key=lambda figure: figure["p"])
-    assert smaller["p_holm"] == pytest.approx(min(1.0, 2 * smaller["p"]), abs=2e-6)
-    assert larger["p_holm"] == pytest.approx(max(larger["p"], smaller["p_holm"]), abs=2e-6)
+def test_all_pairs_of_all_conditions_are_corrected_together():
+    names = ("random", "feeder", "teacher")
+    alone = evaluate(SPEC, _policies(*names[1:]), conditions=["main"], episodes=60).to_json()
+    all_pairs = evaluate(SPEC, _policies(*names), episodes=60).to_json()
+    one, six = (each["conditions"]["main"]["pairs"]["teacher - feeder"]["reward"] for each in (alone, all_pairs))
+    assert (one["level"], six["level"]) == (0.95, round(1 - 0.05 / 6, 6))
+    assert six["low"] < one["low"] < one["high"] < six["high"]
+    assert six["p"] == pytest.approx(min(1.0, 6 * one["p"]), abs=1e-5)
 
 
 def test_one_episode_has_a_mean_and_no_interval():
@@ -112,7 +114,6 @@ def test_one_episode_has_a_mean_and_no_interval():
     assert record["policies"]["random"]["reward"]["low"] is None
     assert record["policies"]["random"]["reward"]["mean"] is not None
     assert record["pairs"]["feeder - random"]["reward"]["p"] is None
-    assert record["pairs"]["feeder - random"]["reward"]["p_holm"] is None
 
 
 class _Breaking(Garden):
@@ -134,6 +135,8 @@ def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
     table = _table(evaluation.to_json(), "All figures, main")
     assert {row.name: row.cells[-1].text for row in table.rows} == {"feeder": "20, 5 failed", "constant:water": "20"}
+    (row,) = [row for row in table.rows if row.name == "feeder"]
+    assert row.cells[0].note.endswith(", 5 missing")  # a mean over survivors says so in its cell
     assert feeder["first_failure"].startswith("step: ConnectionError: the watering can fell (test_evaluate.py:")
     assert "first_failure" not in record["policies"]["constant:water"]
     assert "feeder: 5 of 20 episodes failed: step: ConnectionError (5); the first said step:" in table.caption
@@ -247,22 +250,24 @@ def test_several_samples_of_a_task_are_one_unit():
 
 
 def test_seeds_that_agree_come_to_what_one_of_them_comes_to(small):
-    """Under either grader, clustered or not, and with either correction."""
+    """Under either grader, clustered or not."""
     seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
-    for correct_pairs in (False, True):
-        options = {"graders": ["honest", "gullible"], "correct_pairs": correct_pairs}
-        several, one = compare_seeds(SPEC, seeds, seeds=[0, 1], **options), compare(SPEC, small.episodes, **options)
-        for records, plain in (
-            (several["conditions"], one["conditions"]),
-            (several["graders"]["gullible"]["conditions"], one["graders"]["gullible"]["conditions"]),
-        ):
-            for condition in ("main", "thirsty"):
-                figures, expected = (each[condition]["pairs"]["feeder - random"]["reward"] for each in (records, plain))
-                for key in ("mean", "low", "high", "p_holm"):
-                    assert figures[key] == pytest.approx(expected[key], abs=2e-6)
-                figures, expected = (each[condition]["policies"]["feeder"]["reward"] for each in (records, plain))
-                for key in ("mean", "low", "high"):
-                    assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+    graders = ["honest", "gullible"]
+    several, one = (
+        compare_seeds(SPEC, seeds, seeds=[0, 1], graders=graders),
+        compare(SPEC, small.episodes, graders=graders),
+    )
+    for records, plain in (
+        (several["conditions"], one["conditions"]),
+        (several["graders"]["gullible"]["conditions"], one["graders"]["gullible"]["conditions"]),
+    ):
+        for condition in ("main", "thirsty"):
+            figures, expected = (each[condition]["pairs"]["feeder - random"]["reward"] for each in (records, plain))
+            for key in ("mean", "low", "high", "p", "decision"):
+                assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+            figures, expected = (each[condition]["policies"]["feeder"]["reward"] for each in (records, plain))
+            for key in ("mean", "low", "high"):
+                assert figures[key] == pytest.approx(expected[key], abs=2e-6)
 
 
 def test_each_seeds_mean_is_over_what_it_has_and_pairs_are_over_the_tasks_of_all():
@@ -282,18 +287,6 @@ def test_each_seeds_mean_is_over_what_it_has_and_pairs_are_over_the_tasks_of_all
     assert record["policies"]["a"]["reward"]["by_seed"] == pytest.approx([7 / 3, 6 / 4], abs=1e-6)
     assert record["pairs"]["b - a"]["reward"]["by_seed"] == pytest.approx([-4 / 3, -2 / 4], abs=1e-6)
     assert [record["pairs"][pair]["reward"]["episodes"] for pair in ("b - a", "short - a")] == [4, 3]
-
-
-def test_correcting_over_pairs_counts_all_of_them(small):
-    seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
-    for document in (
-        compare(SPEC, small.episodes, correct_pairs=True),
-        compare_seeds(SPEC, seeds, seeds=[0, 1], correct_pairs=True),
-    ):
-        conditions = document["conditions"].values()
-        figures = [pair["reward"] for condition in conditions for pair in condition["pairs"].values()]
-        assert len(figures) == 6
-        assert [each["p_holm"] for each in figures] == pytest.approx(holm([each["p"] for each in figures]), abs=1e-5)
 
 
 def test_an_attempt_passes_if_its_true_reward_is_one_and_a_missing_one_is_not_counted():

@@ -11,10 +11,10 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
-from gradus.evidence.evaluation.records import LEVEL, Method, Pairing, Runs, condition_record, holm_adjusted
+from gradus.evidence.evaluation.records import Method, Pairing, Runs, condition_record
 from gradus.evidence.evaluation.summary import REWARD, Figures, figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
-from gradus.stats import LOOK_LEVEL, decided, look_sizes
+from gradus.stats import ERROR, LOOKS, decided, look_sizes
 
 Progress = Callable[[str, float, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]  # condition -> policy -> episodes
@@ -100,7 +100,7 @@ def evaluate(
         graded=True,
         seeds=[seed],
         pass_k=pass_k,
-        level=LOOK_LEVEL if until_decided else LEVEL,
+        looks_planned=LOOKS if until_decided else 1,
     )
     if looks is not None:
         document["until_decided"] = looks
@@ -181,11 +181,12 @@ def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequen
     if len(rolling.policies) < 2 or None in rolling.policies.values():
         raise ConfigError("until_decided compares at least two policies; name another one with --policy")
     ((condition, tasks),) = rolling.tasks.items()
+    method = Method(pairs=len(pairs), looks=LOOKS, reward_range=rolling.grader.range)
     for look, (start, end) in enumerate(pairwise([0, *look_sizes(len(tasks))]), start=1):
         rolling.add(rollouts, start, end)
         policies = {name: {0: episodes} for name, episodes in rollouts[condition].items()}
-        figures = _figures(rolling.spec, condition, rolling.grader, policies, Method(), graded=True)
-        rewards = [Pairing(figures[a], figures[b]).difference(REWARD) for a, b in pairs]
+        figures = _figures(rolling.spec, condition, rolling.grader, policies, method, graded=True)
+        rewards = [Pairing(figures[a], figures[b], method).difference(REWARD) for a, b in pairs]
         if end == len(tasks) or decided(rewards, len(tasks)):
             return {"looks": look, "tasks": end, "of": len(tasks)}
     raise AssertionError("the last look sees all tasks")
@@ -201,20 +202,19 @@ def compare(
     checkpoint: str | None = None,
     graded: bool = False,
     seeds: Sequence[int] = (),
-    correct_pairs: bool = False,
     pass_k: Sequence[int] = (),
-    level: float = LEVEL,
+    looks_planned: int = 1,
 ) -> Results:
     """The document for episodes that are there already; nothing is rolled out.
 
-    ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions. ``seeds``: those of the policies' own
-    randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them. ``pass_k``: for each k
-    the figure ``pass@k``, from all episodes of a seed. ``level``: of every interval.
+    ``seeds``: those of the policies' own randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to
+    grade them. ``pass_k``: for each k the figure ``pass@k``, from all episodes of a seed. ``looks_planned``: how often the episodes are looked
+    at while they come in.
     """
     by_seed: dict[str, Any] = {}
     for condition, policies in rollouts.items():
         by_seed[condition] = {name: {0: episodes} for name, episodes in policies.items()}
-    method = Method(level=level, power=power, pass_k=pass_k, correct_pairs=correct_pairs)
+    method = Method(looks=looks_planned, power=power, pass_k=pass_k)
     document = _document(spec, by_seed, graders, pairs, method, graded=graded)
     document["checkpoint"] = checkpoint
     document["seeds"] = list(seeds)
@@ -231,7 +231,6 @@ def compare_seeds(
     graders: Sequence[str] | None = None,
     pairs: Sequence[Pair] | None = None,
     checkpoint: str | None = None,
-    correct_pairs: bool = False,
     pass_k: Sequence[int] = (),
 ) -> Results:
     """The document of :func:`compare` for policies with several training seeds; nothing is rolled out.
@@ -239,7 +238,7 @@ def compare_seeds(
     A policy with one seed's episodes is one that no training seed changes. Two policies are paired over seeds if they have the same
     ones. Figures carry ``by_seed``, the mean of each seed. The episodes carry the first grader's rewards.
     """
-    method = Method(pass_k=pass_k, correct_pairs=correct_pairs)
+    method = Method(pass_k=pass_k)
     document = _document(spec, rollouts, graders, pairs, method, graded=True)
     document["checkpoint"] = checkpoint
     document["seeds"] = list(seeds)
@@ -258,16 +257,15 @@ def _document(
     """The document of all graders, the main one first. ``graded``: the episodes carry its rewards."""
     names = dict.fromkeys(name for policies in rollouts.values() for name in policies)
     compared = _pairs(list(names), pairs)
-    tests = len(rollouts) * len(compared) if method.correct_pairs else len(rollouts)
-    method = replace(method, tests=tests)
+    method = replace(method, pairs=len(rollouts) * len(compared))
     by_grader: dict[str, ByCondition] = {}
     for grader in _graders(spec, graders):
         conditions: ByCondition = {}
+        method = replace(method, reward_range=grader.range)
         for name, policies in rollouts.items():
             require_same_tasks(name, [episodes for runs in policies.values() for episodes in runs.values()])
             figures = _figures(spec, name, grader, policies, method, graded=graded)
             conditions[name] = condition_record(spec.conditions.get(name), figures, compared, method)
-        holm_adjusted(conditions, over_pairs=method.correct_pairs)
         by_grader[grader.name] = conditions
         graded = False  # the episodes carry no rewards of the next grader
     # Readers take the first grader and the first condition for the main ones.
@@ -278,7 +276,7 @@ def _document(
         "grader": main,
         "checkpoint": None,
         "true_reward_name": spec.true_reward_name,
-        "level": LEVEL,
+        "level": 1 - ERROR,
         "seeds": [],
         "conditions": by_grader[main],
     }

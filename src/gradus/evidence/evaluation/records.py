@@ -11,42 +11,47 @@ from typing import Any
 
 from gradus.core import Condition
 from gradus.core.documents import (
-    ByCondition,
     ConditionResults,
+    Mean,
     PairedMean,
     PairFigures,
     PolicyFigures,
-    differences_of,
 )
 from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, mean, rounded
 from gradus.stats import (
+    ERROR,
+    Interval,
     Paired,
     crossed_difference,
     crossed_interval,
-    holm,
+    level_of,
     mean_interval,
     paired_difference,
     units_needed,
 )
 
-LEVEL = 0.95  # of every interval, unless an evaluation looks at its episodes while they come in
 Runs = Mapping[int, Figures]
 """The figures of a policy by training seed; a policy that no training seed changes has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How records are computed. ``level``: of every interval. ``pass_k``: for each k a figure ``pass@k``.
+    """How records are computed. ``pairs``: so many differences stand together; ``looks``: so often each is looked at.
 
-    ``power``: the difference in reward for which pairs say how many episodes are needed, if ``tests`` are corrected together.
-    ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions.
+    ``power``: the difference in reward for which pairs say how many episodes are needed. ``pass_k``: for each k a figure ``pass@k``.
+    ``reward_range``: the lowest and the highest reward that the grader declares.
     """
 
-    level: float = LEVEL
+    pairs: int = 1
+    looks: int = 1
     power: float | None = None
-    tests: int = 1
     pass_k: Sequence[int] = ()
-    correct_pairs: bool = False
+    reward_range: tuple[float, float] | None = None
+
+    @property
+    def level(self) -> float:
+        """The level of the interval of each difference."""
+        return level_of(looks=self.looks, pairs=max(1, self.pairs))
 
 
 def condition_record(
@@ -59,7 +64,7 @@ def condition_record(
     records: dict[str, PairFigures] = {}
     for a, b in pairs:
         if a in figures and b in figures:
-            records[f"{a} - {b}"] = Pairing(figures[a], figures[b], method.level).record(method)
+            records[f"{a} - {b}"] = Pairing(figures[a], figures[b], method).record()
     runs = [run for runs in figures.values() for run in runs.values()]
     return {
         "episodes": max((len(run.episodes) for run in runs), default=0),
@@ -81,11 +86,12 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
     groups: dict[str, Any] = {"components": {}, "curves": {}}
     for key in _keys(figures):
         rows = [_row(run, key, tasks) for run in figures]
+        level = level_of(looks=method.looks)
         if len(rows) == 1:
-            interval = mean_interval(rows[0], clusters=clusters, level=method.level)
+            interval = mean_interval(rows[0], clusters=clusters, level=level)
         else:
-            interval = crossed_interval(rows, clusters=clusters)
-        stored: Any = {name: rounded(getattr(interval, name)) for name in ("mean", "low", "high")}
+            interval = crossed_interval(rows, clusters=clusters, level=level)
+        stored = _stored_mean(interval, len(tasks))
         if key.group == "curves":
             groups["curves"].setdefault(key.name, []).append(stored)
         elif key.group == "components":
@@ -98,12 +104,20 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
     return record
 
 
+def _stored_mean(interval: Interval, tasks: int) -> Mean:
+    """A mean as the document has it. Whoever reads it must know of how many tasks there is none."""
+    stored: Mean = {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
+    if 0 < interval.n < tasks:
+        stored["missing"] = tasks - interval.n
+    return stored
+
+
 class Pairing:
     """Two policies over the tasks that all of their training seeds have; ``a`` minus ``b``."""
 
-    def __init__(self, a: Runs, b: Runs, level: float = LEVEL) -> None:
+    def __init__(self, a: Runs, b: Runs, method: Method) -> None:
         self.a, self.b = list(a.values()), list(b.values())
-        self.level = level
+        self.method = method
         self.is_single = len(a) == len(b) == 1
         self.matched = list(a) == list(b)  # over training seeds too
         self._tasks, self.clusters = _shared([*self.a, *self.b])
@@ -117,11 +131,13 @@ class Pairing:
     def difference(self, key: Key) -> Paired:
         """The difference of one figure."""
         x, y = self._rows(key)
+        level = self.method.level
         if self.is_single:
-            return paired_difference(x[0], y[0], self.clusters, level=self.level)
-        return crossed_difference(x, y, matched=self.matched, clusters=self.clusters)
+            reward_range = self.method.reward_range if key == REWARD else None
+            return paired_difference(x[0], y[0], self.clusters, level=level, reward_range=reward_range)
+        return crossed_difference(x, y, matched=self.matched, clusters=self.clusters, level=level)
 
-    def record(self, method: Method) -> PairFigures:
+    def record(self) -> PairFigures:
         """Returns the document's record of the pair."""
         record: Any = {}
         components: dict[str, PairedMean] = {}
@@ -130,23 +146,22 @@ class Pairing:
                 record[key.name] = self._stored(key)
             elif key.group == "components":
                 components[key.name] = self._stored(key)
-        if method.power is not None:
-            record["reward"] |= self._needed(method.power, method.tests)
+        if self.method.power is not None:
+            record["reward"] |= self._needed(self.method.power)
         record["components"] = components
         return record
 
     def _stored(self, key: Key) -> PairedMean:
-        stored = stored_pair(self.difference(key), self.level)
+        stored = stored_pair(self.difference(key), self.method.looks)
         if self.matched and not self.is_single:
             seeds = zip(*self._rows(key), strict=True)
             stored["by_seed"] = [rounded(mean(_minus(x, y))) for x, y in seeds]
         return stored
 
-    def _needed(self, power: float, tests: int) -> dict[str, int | None]:
+    def _needed(self, power: float) -> dict[str, int | None]:
         """How many episodes, or clusters of them, show a difference of ``power`` in the reward."""
         paired = self.difference(REWARD)
-        # Holm's correction asks the smallest p of ``tests`` for alpha / tests; the others are asked for less.
-        needed = units_needed(paired, power, alpha=0.05 / tests)
+        needed = units_needed(paired, power, alpha=1 - paired.level)
         # Episodes of a unit: of a cluster, or samples of a task.
         units = max(1, paired.units)
         size = max(1, round(len(self.a[0].episodes) / units))
@@ -185,33 +200,27 @@ def _keys(runs: Sequence[Figures]) -> list[Key]:
     return list(dict.fromkeys(key for run in runs for key in run.values))
 
 
-def holm_adjusted(conditions: ByCondition, *, over_pairs: bool = False) -> None:
-    """Add ``p_holm`` to every pair's figures: the same comparison under several conditions is several tests."""
-    families: dict[tuple[str, ...], list[PairedMean]] = {}
-    for condition in conditions.values():
-        for name, pair in condition["pairs"].items():
-            family = () if over_pairs else (name,)
-            for measure, figure in differences_of(pair).items():
-                families.setdefault((*family, measure), []).append(figure)
-            for component, figure in pair["components"].items():
-                families.setdefault((*family, "components", component), []).append(figure)
-    for figures in families.values():
-        adjusted = holm([figure["p"] for figure in figures])
-        for figure, p in zip(figures, adjusted, strict=True):
-            figure["p_holm"] = rounded(p)
+def stored_pair(paired: Paired, looks: int = 1) -> PairedMean:
+    """A paired difference as the document has it, without bounds and p if the pairs are too few for them.
 
-
-def stored_pair(paired: Paired, level: float) -> PairedMean:
-    """A paired difference as the document has it. At a higher ``level`` p is as much larger as the errors that are allowed are rarer."""
-    p = None if paired.p is None else min(1.0, paired.p * (1 - LEVEL) / (1 - level))
+    At a higher level p is as much larger as the errors that are allowed are rarer, so that it is always held against 0.05.
+    """
+    low, high, p = paired.low, paired.high, paired.p
+    if paired.decision == "too few" or p is None:
+        low = high = p = None
+    else:
+        p = min(1.0, p * ERROR / (1 - paired.level))
     return {
         "mean": rounded(paired.mean),
-        "low": rounded(paired.low),
-        "high": rounded(paired.high),
+        "low": rounded(low),
+        "high": rounded(high),
+        "level": rounded(paired.level) or 0.0,
+        "looks": looks,
+        "decision": paired.decision,
+        "p": rounded(p),
         "wins": paired.wins,
         "ties": paired.ties,
-        "win_low": rounded(paired.win_low),
-        "win_high": rounded(paired.win_high),
         "episodes": paired.n,
-        "p": rounded(p),
+        "units": paired.units,
+        "differing": paired.differing,
     }

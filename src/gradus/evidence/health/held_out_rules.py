@@ -41,7 +41,7 @@ def hack_on_validation(history: History) -> Fired:
     rise, fall = format_signed(up.paired.mean), format_signed(down.paired.mean)
     evidence = (
         f"{up.tasks} the reward moved by {rise} since step {up.since} "
-        f"(t = {up.paired.t:.1f}) and the true reward by {fall} (t = {down.paired.t:.1f})"
+        f"and the true reward by {fall}, {sure:.1f} standard errors or more after so many looks"
     )
     return "fail" if sure > VERY_SURE else "warn", evidence
 
@@ -57,29 +57,27 @@ def worse_on_validation(history: History) -> Fired:
         if change.deviations < -SURE:
             fall = format_number(-(change.paired.mean or 0.0))
             evidence = f"{change.tasks} the {word} fell by {fall} since step {change.since}"
-            return "warn", f"{evidence} (t = {change.paired.t:.1f})"
+            return "warn", f"{evidence}, {-change.deviations:.1f} standard errors after so many looks"
     return None
 
 
 def worse_in_evaluation(history: History) -> Fired:
-    """In the evaluation of a run the trained student is below the student before GRPO, by an interval that leaves out 0."""
+    """In the evaluation of a run the trained student is proven to be below the student before GRPO."""
     for record in history.records:
         for name in ("reward", "true_reward"):
             change = record.get(name, {})
-            high = change.get("high")
-            if high is not None and high < 0:
+            if change.get("decision") == "worse":
                 return "warn", f"{_pair(record)}: {name.replace('_', ' ')} {format_interval(change, signed=True)}"
     return None
 
 
 def no_gain(history: History) -> Fired:
-    """In the evaluation of a run sampled answers of GRPO's student are not told apart from those of the student before it."""
+    """In the evaluation of a run sampled answers of GRPO's student are not proven to differ from those of the student before it."""
     record = next((record for record in history.records if record["pair"].startswith("grpo - ")), None)
     if record is None or record.get("of") == "teacher":
         return None
     change: Record = record.get("reward", {})
-    low, high = change.get("low"), change.get("high")
-    if low is None or high is None or not low <= 0 <= high:
+    if change.get("decision") != "undecided":
         return None
     return "warn", f"{_pair(record)}: reward {format_interval(change, signed=True)}"
 

@@ -39,7 +39,7 @@ TERMS: Mapping[str, str] = {
 }
 
 
-STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}
+STATES = {"shown": "above", "refuted": "below", "open": "not significant"}
 
 
 def page_context(record: RunRecord) -> tuple[Json, Json]:

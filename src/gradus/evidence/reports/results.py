@@ -14,40 +14,37 @@ from gradus.core.documents import (
     differences_of,
     means_of,
 )
+from gradus.stats import Decision
 
 _FIRST = ("reward", "true_reward", "pass@", "play")  # beginnings of names, shown first in this order
-ALPHA = 0.05
 BEFORE = ("distill", "sft", "base")  # students that GRPO may begin with, the latest first
-FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
 _SIDES = " - "  # between the two policies of a pair
+
+
+_OPPOSITE: Mapping[str, Decision] = {"better": "worse", "worse": "better"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A mean with its interval; bounds are None if they are undefined. ``p`` and ``n`` are those of a paired difference."""
+    """A mean with its interval; bounds are None if they are undefined. ``missing``: tasks without the figure.
+
+    ``decision``, ``units`` and ``differing`` are those of a paired difference.
+    """
 
     mean: float
     low: float | None = None
     high: float | None = None
-    p: float | None = None
-    n: int | None = None
-
-    @property
-    def certain(self) -> bool:
-        """Says if a difference may be claimed: the interval leaves out 0, p is below 0.05, and there are enough pairs."""
-        if self.low is None or self.high is None:
-            return False
-        if self.p is not None and self.p >= ALPHA:
-            return False
-        if self.n is not None and self.n < FEWEST:
-            return False
-        return self.low > 0 or self.high < 0
+    missing: int = 0
+    decision: Decision = "undecided"
+    units: int = 0
+    differing: int = 0
 
     def reversed(self) -> Figure:
         """The figure of the opposite difference."""
         low = None if self.high is None else -self.high
         high = None if self.low is None else -self.low
-        return replace(self, mean=-self.mean, low=low, high=high)
+        decision = _OPPOSITE.get(self.decision, self.decision)
+        return replace(self, mean=-self.mean, low=low, high=high, decision=decision)
 
 
 Figures = Mapping[str, Figure]  # by measure; what is undefined is left out
@@ -133,18 +130,13 @@ def figure(value: Mean | None) -> Figure | None:
     """Returns a stored mean as a figure; None if there is none, or if it is undefined."""
     if value is None or value["mean"] is None:
         return None
-    return Figure(mean=value["mean"], low=value["low"], high=value["high"])
+    return Figure(mean=value["mean"], low=value["low"], high=value["high"], missing=value.get("missing", 0))
 
 
 def figures_in(means: Mapping[str, Mean]) -> dict[str, Figure]:
     """Returns the stored means that are defined, as figures."""
     figures = {name: figure(value) for name, value in means.items()}
     return {name: value for name, value in figures.items() if value}
-
-
-def corrected_p(value: PairedMean) -> float | None:
-    """Returns p after Holm's correction, or as it is if none was made."""
-    return value.get("p_holm", value["p"])
 
 
 def main_condition(results: Results) -> str | None:
@@ -210,6 +202,8 @@ def differences(conditions: ByCondition, condition: str) -> list[Difference]:
         figures: dict[str, Figure] = {}
         for measure, value in figures_in(stored).items():
             test = stored[measure]
-            figures[measure] = replace(value, p=corrected_p(test), n=test["episodes"])
+            figures[measure] = replace(
+                value, decision=test["decision"], units=test["units"], differing=test["differing"]
+            )
         pairs.append(Difference(first=first, second=second, figures=figures, reward=stored.get("reward")))
     return pairs

@@ -19,7 +19,6 @@ from gradus.evidence.reports.results import (
     ConditionScores,
     Figure,
     components_of,
-    corrected_p,
     figure,
     measures_of,
     scores_of,
@@ -235,12 +234,12 @@ def _pair_table(results: Results, condition: str, conditions: Mapping[str, Condi
         cells += _test_cells(pair.reward, with_power=power is not None)
         name = f"{pair.first} − {pair.second}"
         rows.append(Row(name=name, cells=cells, own=is_own(pair.first)))
-    header = ["difference", *(measure_name(results, measure) for measure in measures), "wins", "p (Holm)"]
+    header = ["difference", *(measure_name(results, measure) for measure in measures), "wins", "p"]
     if power is not None:
         header.append(f"episodes for {power['difference']:g}")
     return ScoreTable(
         title=title,
-        caption=f"same seeds, grader {scores.grader}; paired 95 % interval below each",
+        caption=f"same seeds, grader {scores.grader}; paired 95 % interval below each; all pairs, under all conditions, are corrected together",
         header=header,
         rows=rows,
     )
@@ -250,11 +249,9 @@ def _test_cells(reward: PairedMean | None, *, with_power: bool) -> list[Cell]:
     """The wins, p and, if it was asked for, how many episodes show the difference."""
     if reward is None:
         return [Cell(text=_NONE)] * (3 if with_power else 2)
-    low, high = reward["win_low"], reward["win_high"]
-    rate = "" if low is None or high is None else f"{low:.0%} to {high:.0%}"
     cells = [
-        Cell(text=f"{reward['wins']} of {reward['episodes']}", note=rate),
-        Cell(text=format_p(corrected_p(reward))),
+        Cell(text=f"{reward['wins']} of {reward['episodes']}"),
+        Cell(text=format_p(reward["p"])),
     ]
     if with_power:
         cells.append(Cell(text=str(reward.get("episodes_needed") or _NONE)))
@@ -268,12 +265,14 @@ def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = Tr
     write = format_signed if signed else format_number
     state = state_of(value) if signed else "open"
     state = "" if state == "open" else state
+    missing = f", {value.missing} missing" if value.missing else ""
     if not bounds or value.low is None or value.high is None:
-        return Cell(text=write(value.mean, beside=abs(value.mean)), state=state)
+        few = "too few" if value.decision == "too few" else ""
+        return Cell(text=write(value.mean, beside=abs(value.mean)) + missing, note=few, state=state)
     # Numbers that are read together are written alike.
     largest = max(abs(value.mean), abs(value.low), abs(value.high))
     low, high = write(value.low, beside=largest), write(value.high, beside=largest)
-    return Cell(text=write(value.mean, beside=largest), note=f"{low} to {high}", state=state)
+    return Cell(text=write(value.mean, beside=largest), note=f"{low} to {high}{missing}", state=state)
 
 
 def _counted(policy: PolicyFigures) -> str:

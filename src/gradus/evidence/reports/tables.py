@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.core.documents import PairedMean, Results
-from gradus.evidence.reports.results import ConditionScores, headline_condition, measures_of, scores_of
+from gradus.evidence.reports.results import ConditionScores, Figure, headline_condition, measures_of, scores_of
 from gradus.evidence.reports.score_tables import (
     Cell,
     ScoreTable,
@@ -78,9 +78,15 @@ def _condition_table(
     rows = [["policy", *columns]]
     for policy in _best(scores, most):
         figures = [scores.policies[policy].get(labels[column]) for column in columns]
-        rows.append([policy, *(format_interval(figure, digits=2) for figure in figures)])
+        rows.append([policy, *map(_measured, figures)])
     title = f"{condition}, {scores.stored['episodes']} episodes, grader {grader}"
     return _InParts(title=title, rows=rows)
+
+
+def _measured(figure: Figure | None) -> str:
+    """A figure with its interval, and the tasks that it leaves out."""
+    text = format_interval(figure, digits=2)
+    return f"{text} ({figure.missing} missing)" if figure and figure.missing else text
 
 
 def _best(scores: ConditionScores, most: int | None) -> list[str]:
@@ -99,7 +105,7 @@ def _claims(results: Results, condition: str) -> list[RenderableType]:
     decided = [claim for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
     lines = [claim.text for claim in decided]
     if len(decided) < len(claims):
-        lines.append(f"{len(claims) - len(decided)} others are not told apart; the report has each")
+        lines.append(f"{len(claims) - len(decided)} others are not significant; the report has each")
     return [Text("\n".join(lines))] if lines else []
 
 

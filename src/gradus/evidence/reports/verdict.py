@@ -10,9 +10,7 @@ from typing import Literal
 
 from gradus.core.documents import Results
 from gradus.evidence.reports.results import (
-    ALPHA,
     BEFORE,
-    FEWEST,
     ConditionScores,
     Difference,
     Figure,
@@ -21,7 +19,7 @@ from gradus.evidence.reports.results import (
     main_condition,
     scores_of,
 )
-from gradus.stats import format_interval, format_number, format_p, format_signed
+from gradus.stats import LEAST_DIFFERING, LEAST_UNITS, format_interval, format_number, format_signed
 
 State = Literal["shown", "refuted", "open"]
 STUDENTS = ("grpo", "distill", "sft")  # a run's own checkpoints, the one to be judged first
@@ -38,10 +36,10 @@ HEADLINES = {  # by what is shown of the reward and of the true reward
     ("refuted", "none"): "GRPO made the student worse",
 }
 OPEN = "GRPO is not proven to have changed the student"
-_FEW = 20  # tasks, below which an interval without 0 is a hint and no proof
 _MOST_NAMES = 6
 _GREEDY = "-greedy"  # ends the name of a checkpoint that takes its likeliest tokens
-VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
+VERBS = {"shown": "is above", "refuted": "is below", "open": "is not significantly different from"}
+_STATES: Mapping[str, State] = {"better": "shown", "worse": "refuted"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +87,9 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
 def _cautions(results: Results, scores: ConditionScores) -> list[str]:
     """What weakens the headline on this condition."""
     cautions: list[str] = []
-    counts = [pair.reward["episodes"] for pair in scores.pairs if pair.reward]
-    if counts and max(counts) < FEWEST:
-        cautions.append(f"Only {max(counts)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
+    few = [pair.figures["reward"] for pair in scores.pairs if "reward" in pair.figures]
+    if few and all(change.decision == "too few" for change in few):
+        cautions.append(f"No difference can be proven: {too_few(few[-1])}.")
     starts = results.get("best_is_the_start")
     if starts:
         where = ""
@@ -144,9 +142,18 @@ def _single(runs: Sequence[str]) -> str:
 
 def state_of(difference: Figure) -> State:
     """``shown``, ``refuted`` or ``open``."""
-    if not difference.certain:
-        return "open"
-    return "shown" if difference.mean > 0 else "refuted"
+    return _STATES.get(difference.decision, "open")
+
+
+def too_few(difference: Figure) -> str:
+    """Says what a difference without a verdict lacks."""
+    if difference.units < LEAST_UNITS:
+        return f"{difference.units} independent tasks are too few, {LEAST_UNITS} are needed"
+    if difference.differing < LEAST_DIFFERING:
+        return (
+            f"{difference.differing} of {difference.units} tasks differ from the others, {LEAST_DIFFERING} are needed"
+        )
+    return "there is no interval"
 
 
 def _student_headline(results: Results, scores: ConditionScores) -> str | None:
@@ -169,12 +176,8 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
     if before not in BEFORE:
         headline = f"grpo {VERBS[state_of(reward)]} {before}"
-    if _is_little(reward):
-        tasks = _tasks(reward, one_seed=len(results["seeds"]) < 2)
-        if headline == OPEN:
-            headline += f" ({tasks} are too few to tell)"
-        else:
-            headline += f", as far as {tasks} tell,"
+    if reward.decision == "too few":
+        headline += f" ({too_few(reward)})"
     where = scores.condition
     if is_held_out(scores.condition):
         where = "tasks that it never saw"
@@ -187,37 +190,23 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
 
 
 def _change(scores: ConditionScores, pair: Difference, measure: str) -> str:
-    """``0.73 to 0.78, surely up by more than 0.03``: before, after, and the near end of the 95 % interval of the paired difference."""
+    """``0.73 to 0.78, +0.05 (95 % CI +0.03 to +0.07)``: before, after, and the paired difference."""
     before = scores.policies[pair.second].get(measure)
     after = scores.policies[pair.first].get(measure)
-    proof = _proof(pair.figures.get(measure))
+    change = pair.figures.get(measure)
+    proof = "no difference was measured" if change is None else _proof(change)
     if before is None or after is None:
         return proof
-    means = f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}"
-    return f"{means}, {proof}"
+    return f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}, {proof}"
 
 
-def _proof(change: Figure | None) -> str:
-    if change is None:
-        return "not proven, without an interval"
+def _proof(change: Figure) -> str:
+    """A difference with its interval, or without one what it lacks."""
+    mean = format_signed(change.mean, 2)
     if change.low is None or change.high is None:
-        return f"not proven, without an interval (the change is {format_signed(change.mean, 2)})"
-    state = state_of(change)
-    if state == "shown":
-        return f"surely up by more than {format_number(change.low, 2)}"
-    if state == "refuted":
-        return f"surely down by more than {format_number(-change.high, 2)}"
-    low = format_signed(change.low, 2)
-    high = format_signed(change.high, 2)
-    return f"not proven (the change is between {low} and {high}{_corrected(change)})"
-
-
-def _corrected(difference: Figure) -> str:
-    """The p over all conditions if the interval of one leaves out 0 and that p does not follow."""
-    if difference.p is None or difference.low is None or difference.high is None:
-        return ""
-    holds_0 = difference.low <= 0 <= difference.high
-    return "" if holds_0 or difference.p < ALPHA else f", p = {format_p(difference.p)} over all conditions"
+        return f"{mean} ({too_few(change)})"
+    words = "" if state_of(change) != "open" else "not significant: "
+    return f"{words}{mean} (95 % CI {format_signed(change.low, 2)} to {format_signed(change.high, 2)})"
 
 
 def _ranking_headline(results: Results, scores: ConditionScores) -> str:
@@ -237,23 +226,8 @@ def _ranking_headline(results: Results, scores: ConditionScores) -> str:
     lead = pair and pair.figures.get("reward")
     if lead is None:
         return f"{text}; {lower[0]} follows."
-    tasks = _tasks(lead, one_seed="one_checkpoint" in results)
-    proof = f"is proven on {tasks}"
-    if state_of(lead) != "shown":
-        proof = "is not proven"
-    elif _is_little(lead):
-        proof = f"is above 0 on {tasks}, which are too few to prove it"
+    proof = {"better": "is proven", "too few": f"is not proven: {too_few(lead)}"}.get(lead.decision, "is not proven")
     return f"{text}. Its lead over {lower[0]}, {format_interval(lead, signed=True)}, {proof}."
-
-
-def _is_little(difference: Figure) -> bool:
-    """Says if so few tasks were seen that an interval without 0 is a hint, not a proof."""
-    return difference.n is not None and difference.n < _FEW
-
-
-def _tasks(difference: Figure, *, one_seed: bool) -> str:
-    """``8 tasks and one training seed``: what a difference was seen on."""
-    return f"{difference.n} tasks and one training seed" if one_seed else f"{difference.n} tasks"
 
 
 def _claims(results: Results, scores: ConditionScores) -> list[Claim]:
@@ -284,6 +258,8 @@ def _claim(results: Results, pair: Difference) -> Claim:
     if pair.reward:
         amount += f", won on {pair.reward['wins']} of {pair.reward['episodes']} tasks"
     text = f"{pair.first} {VERBS[state]} {pair.second} in {results['grader']} ({amount})"
+    if reward.decision == "too few":
+        text = f"{pair.first} and {pair.second} in {results['grader']}: {too_few(reward)} ({amount})"
     if true_reward is None or true_reward == reward:
         return Claim(state=state, text=text)
     aim = f"{results['true_reward_name']} ({_amount(true_reward, 2)})"
@@ -294,4 +270,4 @@ def _claim(results: Results, pair: Difference) -> Claim:
 
 def _amount(difference: Figure, digits: int = 3) -> str:
     """A difference with its interval."""
-    return format_interval(difference, signed=True, digits=digits) + _corrected(difference)
+    return format_interval(difference, signed=True, digits=digits)
