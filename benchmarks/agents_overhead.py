@@ -13,6 +13,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ class Step:
 
 def compared(loaded: LoadedModel, episodes: int, runs: int) -> dict[str, Any]:
     """Times both, run by run in turn."""
-    ours, foreign = (Step(spec, loaded, episodes) for spec in (load("shop"), load(f"{AGENT}:spec")))
+    shop = load("shop")
+    shop = replace(shop, stepping=replace(shop.stepping, by_content=True))  # as an agent's turns are drawn
+    ours, foreign = (Step(spec, loaded, episodes) for spec in (shop, load(f"{AGENT}:spec")))
     for step in (ours, foreign):
         step(0)  # the first one warms up
     times: list[tuple[float, ...]] = []

@@ -180,7 +180,7 @@ class Endpoint:
     # How tokens are drawn is the run's: the trainer computes log-probs of that distribution. What is said is the policy's own.
     overruled: Collection[str] = (
         "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
-        "reasoning_effort", "verbosity",
+        "reasoning_effort", "verbosity", "parallel_tool_calls",
     )  # fmt: skip
 
     def __init__(self, host: str = _HOST, names: Sequence[str] = ()) -> None:

@@ -14,7 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.core import ConfigError, Environment, EnvironmentSpec, Episode, Grader, Language, Policy, Stepping, Task
+from gradus.core import (
+    ConfigError,
+    Environment,
+    EnvironmentSpec,
+    Episode,
+    Grader,
+    Language,
+    Policy,
+    Stepping,
+    Task,
+    Vocabulary,
+)
 from gradus.core.naming import file_sources, import_file, import_object
 from gradus.core.values import Json
 from gradus.environments.options import known_options
@@ -26,7 +37,9 @@ from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.environment import Agent, AgentCommand, AgentEnvironment, Rows
 from gradus.rewards import Rewards, grader_of
+from gradus.rollouts import roll_out
 
+_TAUGHT = 8  # episodes of a teacher whose words a nano model knows
 _MOST_TEXTS = 2000  # cells whose words a nano model knows for sure
 _OPTIONS = {
     "tasks": str,
@@ -57,7 +70,8 @@ def agent_spec(
     of an environment without rows it gets ``seed`` and the options of its reset. ``rewards``: functions in TRL's signature, which get the
     row's columns, ``task`` (what the agent got), ``result`` (what it returned) and ``conversation`` (what was said); or one :class:`~gradus.core.Grader`, which may give terms
     for each call. ``teacher``: a policy that answers the agent's calls, for SFT. ``missing``: exceptions of the agent, and exit codes of a
-    command, that are no fault of the model: such an episode is left out. ``vocabulary``: texts whose words a nano model knows.
+    command, that are no fault of the model: such an episode is left out. ``vocabulary``: texts whose words a nano model knows; without them those of some of the
+    teacher's episodes.
 
     Raises ConfigError if the agent cannot be called with a task and a client, or without tasks.
     """
@@ -79,7 +93,7 @@ def agent_spec(
         assert teacher is not None
         return teacher
 
-    return EnvironmentSpec(
+    spec = EnvironmentSpec(
         name=name,
         summary=(inspect.getdoc(agent) or "").partition("\n")[0] or "an agent that calls the model as it likes",
         make=make,
@@ -105,6 +119,15 @@ def agent_spec(
         true_reward_name="reward",
         language=_language(base, vocabulary),
     )
+    if teacher is None or vocabulary or not isinstance(base.data_set, TableTasks):
+        return spec
+
+    def words() -> Vocabulary:
+        make = _language(base, _taught_texts(spec, teacher)).vocabulary
+        assert make is not None
+        return make()
+
+    return replace(spec, language=Language(vocabulary=words))
 
 
 def is_agent(value: object) -> bool:
@@ -199,6 +222,17 @@ def _language(base: EnvironmentSpec, vocabulary: Sequence[str]) -> Language:
     cells = [cell for item in items for cell in item.columns.values() if isinstance(cell, str)]
     texts = [*vocabulary, *list(dict.fromkeys(cells))[:_MOST_TEXTS]]
     return Language(vocabulary=lambda: text_vocabulary(items, texts))
+
+
+def _taught_texts(spec: EnvironmentSpec, teacher: Policy) -> list[str]:
+    """All texts of some of the teacher's episodes: what a framework writes around a task stands in no row."""
+    tasks = [spec.train_task(index) for index in range(_TAUGHT)]
+    texts: list[str] = []
+    for episode in roll_out(spec, teacher, tasks, key=("vocabulary",)).episodes:
+        texts += [episode.system_prompt, json.dumps(list(episode.tools))]
+        for turn in episode.turns:
+            texts += [turn.action, *(message.content for message in turn.messages), turn.observation]
+    return list(dict.fromkeys(texts))
 
 
 def _grader(rewards: Sequence[Any]) -> Grader:

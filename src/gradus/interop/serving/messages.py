@@ -32,7 +32,7 @@ class _Block(BaseModel):
     content: Any = None
 
 
-class _Turn(BaseModel):
+class _MessageTurn(BaseModel):
     role: Literal["user", "assistant", "system"]
     content: str | list[_Block]
 
@@ -51,7 +51,7 @@ class _Choice(BaseModel):
 class _MessagesBody(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    messages: list[_Turn]
+    messages: list[_MessageTurn]
     system: str | list[_Block] | None = None
     tools: list[_Tool] | None = None
     tool_choice: _Choice | None = None
@@ -99,7 +99,7 @@ def _text(content: Any) -> str:
     return "".join(block.text for block in blocks)
 
 
-def _messages(turn: _Turn) -> Iterator[dict[str, Any]]:
+def _messages(turn: _MessageTurn) -> Iterator[dict[str, Any]]:
     """The messages of a turn: results of tools are messages of their own, and come first."""
     blocks = turn.content if isinstance(turn.content, list) else [_Block(type="text", text=turn.content)]
     text = "".join(block.text for block in blocks if block.type == "text")
