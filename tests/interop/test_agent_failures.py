@@ -507,3 +507,28 @@ def test_a_nano_model_knows_the_words_that_its_teacher_meets() -> None:
     words = [set(spec.language.vocabulary().words) for spec in (bare, taught, told) if spec.language.vocabulary]
     assert {"Zwieback", "marmalade.", "quince", "jelly"} <= words[1] - words[0]
     assert "damson" in words[2]
+
+
+def test_a_call_without_tools_may_tell_of_earlier_calls(tmp_path: Path) -> None:
+    """A framework that reflects on a result sends no tools with it: the template knew no role tool."""
+
+    async def reflecting(task: Any, client: Any) -> str:
+        function = {"name": "add", "arguments": "{}"}
+        said: list[Any] = [
+            {"role": "user", "content": "go"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "x", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "x", "content": "is four"},
+        ]
+        return (await client.chat.completions.create(model="any", messages=said)).choices[0].message.content
+
+    loaded = load_model(make_tiny_qwen2(tmp_path / "tiny", context=4096), tool_calls="json")
+    episode = one(reflecting, LocalPolicy(loaded, SamplingConfig(max_new_tokens=8)))
+    assert episode.failure is None
+    assert episode.turns[0].tokens is not None
+    prompt = loaded.tokenizer.decode(episode.turns[0].tokens.context_ids)
+    assert "is four" in prompt
+    assert '"name": "add"' in prompt

@@ -47,7 +47,6 @@ def row(name: str) -> dict[str, str]:
     return {
         "client": name,
         "looks, then answers": "yes" if "red" in str(outcome.get("result")) else str(episode.failure)[:400],
-        "calls": str(len(episode.turns)),
         "go on": "-" if continued is None else f"{continued:.0%}",
         "overruled": ", ".join(sorted(outcome.get("overruled", {}))) or "-",
     }

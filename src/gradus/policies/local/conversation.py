@@ -78,7 +78,7 @@ class Conversation:
         Raises PolicyError for messages that the chat template cannot render.
         """
         request = observation.asked or Asked(tools=self._start.tools)
-        renderer = self._renderer.for_tools(request.tools)
+        renderer = self._renderer.for_tools(request.tools, observation.messages)
         restart = observation.restart or not self._ends
         if restart:
             context = self._opening(renderer, observation)

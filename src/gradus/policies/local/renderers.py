@@ -22,9 +22,13 @@ class ChatRenderer(ChatTemplate):
     def _by_tools(self) -> Callable[[str], ToolRenderer]:
         return lru_cache(maxsize=CACHED)(self._make_with_tools)
 
-    def for_tools(self, tools: Tools) -> ChatRenderer | ToolRenderer:
-        """The renderer of an episode with these tools; itself if there are none. Raises ConfigError for what the template cannot do."""
-        return self._with_tools(tools) if tools else self
+    def for_tools(self, tools: Tools, messages: Messages = ()) -> ChatRenderer | ToolRenderer:
+        """The renderer of an episode with these tools; itself if there are none, and no calls in the messages either.
+
+        Raises ConfigError for what the template cannot do.
+        """
+        has_calls = any(message.calls or message.role == "tool" for message in messages)
+        return self._with_tools(tools) if tools or has_calls else self
 
     def _with_tools(self, tools: Tools) -> ToolRenderer:
         return self._by_tools(json.dumps([dict(tool) for tool in tools]))
