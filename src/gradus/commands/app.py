@@ -55,7 +55,7 @@ def _unless_off(value: Any) -> str | None:
     return None if value is False else str(value)
 
 
-def _print_panel(console: Console, _: ConsoleOptions, panel: HelpPanel) -> None:
+def _print_panel(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
     """Prints names and what they mean in two columns without a box; a narrow screen folds names and cuts none."""
     from rich.table import Column, Table
 

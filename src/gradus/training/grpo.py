@@ -263,7 +263,7 @@ class GrpoLoop:
                 seconds[name] += result.seconds[name]
             last = attempt == config.dynamic_sampling
             rolled_out = gather(result.groups)
-            trained = self.trained_groups(rolled_out) if config.dynamic_sampling else set()
+            trained = self.trained_groups(rolled_out) if config.dynamic_sampling else set[int]()
             for number, group in enumerate(rolled_out):
                 (groups if last or number in trained else dropped).append(group)
             if len(groups) == config.groups:
