@@ -167,7 +167,7 @@ def _line(text: str) -> str:
 def _spelled(argument: Argument) -> str:
     if argument.index is not None and not argument.field_info.is_keyword_only:
         return f"`{argument.name.lstrip('-').upper()}`"
-    return f"`{' '.join([*argument.parameter.name, *(argument.parameter.negative or ())])}`"
+    return f"`{' '.join([*(argument.parameter.name or ()), *(argument.parameter.negative or ())])}`"
 
 
 def _parameter(argument: Argument) -> str:

@@ -157,8 +157,7 @@ def audit(
         WORD,
         Parameter(
             name="subject",
-            help="Environment, as in `gradus envs`; rows.jsonl or rows.csv; your own FILE.py, FILE.py:NAME or module:attribute; "
-            "or a reward, FILE.py:FN, before its rows.",
+            help="Environment, as in `gradus envs`; rows; your own FILE.py:NAME; or a reward, FILE.py:FN, before its rows.",
         ),
     ],
     rows: Annotated[

@@ -141,9 +141,7 @@ def evaluate(
 
     Policies are names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy objects, several of them, or
     a mapping from the name to show; names must differ. ``all`` are the scripted ones. ``against``: more policies. ``options``:
-    ``conditions`` (names; all of them without it), ``graders``, ``rewards``, ``episodes`` (at most so many per condition), ``seed``,
-    ``pairs`` (to compare), ``power`` (a difference), ``samples`` (episodes of each task), ``pass_k``, ``until_decided``, ``temperature``
-    and ``max_new_tokens``.
+    those of ``gradus eval``, as ``conditions`` (all without it), ``graders``, ``rewards``, ``pairs``, ``pass_k``, ``until_decided``.
 
     >>> import gradus
     >>> scores = gradus.evaluate(["gold", "random"], env="arithmetic", episodes=8, conditions=["held-out"])
