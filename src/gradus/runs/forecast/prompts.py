@@ -21,7 +21,7 @@ _KEY = "model.system_prompt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
+class TriedPrompt:
     """A system prompt under trial. ``reward``: what the base's greedy answers earn with it, on the same questions for all prompts."""
 
     name: str
@@ -33,11 +33,11 @@ class Prompt:
 class PromptTrial:
     """The prompts that were tried, the simplest first. ``fixed``: a person set the prompt, and it stays."""
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[TriedPrompt]
     fixed: bool
 
     @property
-    def best(self) -> Prompt:
+    def best(self) -> TriedPrompt:
         """Returns the prompt that earns the most; of equal ones the simplest."""
         return max(self.prompts, key=lambda prompt: prompt.reward.mean or 0.0)
 
@@ -59,11 +59,11 @@ def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> Prompt
         return None
     jobs = {name: _with_prompt(job, text) for name, text in texts.items()}
     questions = _questions(jobs)
-    prompts: list[Prompt] = []
+    prompts: list[TriedPrompt] = []
     with progress_bar("prompts", len(jobs), "prompts") as advance:
         for name, candidate in jobs.items():
             reward = _greedy_reward(candidate, loaded, questions)
-            prompts.append(Prompt(name=name, text=texts[name], reward=reward))
+            prompts.append(TriedPrompt(name=name, text=texts[name], reward=reward))
             advance(len(prompts), len(jobs))
     return PromptTrial(prompts=prompts, fixed=_KEY in fixed)
 
