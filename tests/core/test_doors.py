@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,12 @@ def test_a_grader_that_ends_the_process_is_an_error() -> None:
     reward = graded(lambda completions, **_: os._exit(0))
     assert reward.value is None
     assert "may not end the process" in reward.error
+
+
+def test_a_file_that_ends_the_process_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("import os\nos._exit(0)\n")
+    with pytest.raises(ConfigError, match="may not end the process"):
+        gradus.audit(f"{tmp_path / 'ends.py'}:f", ROWS)
 
 
 def test_it_may_not_in_a_thread_either_but_a_forked_process_may() -> None:

@@ -87,7 +87,7 @@ _BUDGET = Parameter(
     help="Episodes that the search for a hack may roll out (8000 without it). Tasks of one turn are not searched.",
 )
 _SECONDS = Parameter(
-    validator=Number(gte=1),
+    validator=Number(gte=1, lte=86_400),
     help="Limit of all calls of a grader of one-turn tasks together (20 without it, 180 if answers are programs).",
 )
 

@@ -72,7 +72,7 @@ def _refuse_end(status: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _going_on() -> Generator[None]:
+def going_on() -> Generator[None]:
     """Calls of ``os._exit`` in this thread and process raise SystemExit, which every caller of ``within`` takes as an error."""
     os._exit = _refuse_end
     before, _FOREIGN.process = _FOREIGN.process, os.getpid()
@@ -85,8 +85,8 @@ def _going_on() -> Generator[None]:
 def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     """Make a call. Raises OutOfTime, which names ``what`` was called and where it was, if it takes more than ``seconds``."""
     if threading.current_thread() is not threading.main_thread():
-        return _in_thread(seconds, what, _going_on()(call))
-    with _going_on():
+        return _in_thread(seconds, what, going_on()(call))
+    with going_on():
         return _on_main_thread(seconds, what, call)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from gradus.core.errors import ConfigError, GradusError
 from gradus.core.files import digest, similar_file
+from gradus.core.foreign import going_on
 
 IMPORTED: dict[str, float] = {}  # the module of a file that was imported by its path -> when, by time.time()
 _LISTED = 20  # names that a message lists
@@ -78,7 +79,8 @@ def _module(name: str, kind: str) -> ModuleType:
     if is_new:
         sys.path.append(folder)
     try:
-        return importlib.import_module(name)
+        with going_on():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and not f"{name}.".startswith(f"{error.name}."):
             raise _broken(name, kind, error) from error
@@ -119,7 +121,8 @@ def import_file(name: str, kind: str) -> ModuleType:
     IMPORTED[key] = time.time()
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        with going_on():
+            spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[key]  # what failed half-way is not found again
         if isinstance(error, GradusError | KeyboardInterrupt):
