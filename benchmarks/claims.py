@@ -93,9 +93,10 @@ def cell(
     names = [*DIFFERENCES, *VALUES]
     rng = np.random.default_rng([seed, names.index(shape) if shape in names else 99, n, int(10 * effect)])
     spread = np.subtract(*rewards(shape, draw, np.random.default_rng(seed), 100_000, 0.0)[:2]).std()
-    counts = dict.fromkeys(("better", "worse", "undecided", "too few", "missed", "seen"), 0.0)
+    counts: dict[str, float] = dict.fromkeys(("better", "worse", "undecided", "too few", "missed", "seen"), 0.0)
     for _ in range(repetitions):
         a, b, labels, truth = rewards(shape, draw, rng, n, effect * spread / np.sqrt(n))
+        size, verdict, low, high = n, "too few", None, None
         for size in look_sizes(n) if looks > 1 else [n]:
             cut = size if labels is None else int(np.searchsorted(labels, size))
             verdict, last, low, high = judged(a[:cut], b[:cut], None if labels is None else labels[:cut], len(a), looks)
