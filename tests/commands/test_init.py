@@ -28,7 +28,7 @@ def test_its_recipe_can_be_used_at_once_and_takes_no_place(tmp_path):
     with pytest.raises(ConfigError, match="there already"):
         init(str(data), out=tmp_path / "recipe.toml", model=None, overwrite=False)
     with pytest.raises(ConfigError, match="convert it"):
-        init("rows.parquet", out=tmp_path / "other.toml")
+        init("rows.arrow", out=tmp_path / "other.toml")
 
 
 def test_a_given_model_gets_no_rate_of_a_nano_model(tmp_path):

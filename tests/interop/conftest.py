@@ -214,3 +214,6 @@ def stock_python() -> Callable[[str], Path]:
         return folder / "bin" / "python"
 
     return python
+
+
+collect_ignore_glob = ["clients/*"]  # scripts that run in environments of their own
