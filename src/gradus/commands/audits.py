@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 from gradus.commands.entries import command
 from gradus.commands.environments import environment_of, load_environment
 from gradus.commands.options import WORD, Data, Grader, Recipe, Rewards, Seed, require_rewards_used, writes
-from gradus.commands.output import JSON_FILE, Call, Shown, next_command, note
+from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
@@ -94,7 +94,7 @@ _SECONDS = Parameter(
 
 def _after_audit(
     result: Audit,
-    call: Call,
+    call: CommandCall,
 ) -> int:
     subject, rows, rewards, out = call["subject"], call["rows"], call["rewards"], call["out"]
     environment = subject if rows is None else rows

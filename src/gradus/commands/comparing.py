@@ -28,7 +28,7 @@ from gradus.commands.options import (
     require_rewards_used,
     writes,
 )
-from gradus.commands.output import Call, Shown, next_command, note
+from gradus.commands.output import CommandCall, Shown, next_command, note
 from gradus.commands.training import Run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import check_file_can_be_written
@@ -177,7 +177,7 @@ def evaluate(
     return Scores(spec, result)
 
 
-def _after_evaluate(result: Scores, call: Call) -> int | None:
+def _after_evaluate(result: Scores, call: CommandCall) -> int | None:
     if all(episode.reward is None or episode.reward.value is None for episode in result.episodes):
         from gradus.evidence.evaluation import first_failure
 
@@ -298,7 +298,7 @@ class Comparison(Shown):
         return {**self.document, "settings": {key: dict(values) for key, values in self.settings.items()}}
 
 
-def _after_compare(result: Comparison, _: Call) -> None:
+def _after_compare(result: Comparison, _: CommandCall) -> None:
     next_command("report", list(result.runs.values())[-1])
 
 

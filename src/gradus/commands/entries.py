@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gradus.commands.output import Call, Shown, show
+from gradus.commands.output import CommandCall, Shown, show
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-After = Callable[[Any, Call], int | None]
+After = Callable[[Any, CommandCall], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class CommandEntry:
             show(result)
         bound.apply_defaults()
         values = {**bound.arguments, **bound.arguments.get("options", {})}
-        code = self.after(result, Call(values=values, flags=flags)) if self.after is not None else None
+        code = self.after(result, CommandCall(values=values, flags=flags)) if self.after is not None else None
         return code or 0
 
 

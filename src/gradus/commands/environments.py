@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from gradus import environments
 from gradus.commands.entries import command
 from gradus.commands.options import WORD, Data, known_options
-from gradus.commands.output import JSON_FILE, Call, Listing, Shown, next_command, note
+from gradus.commands.output import JSON_FILE, CommandCall, Listing, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task
 from gradus.environments import file_name
 
@@ -124,7 +124,7 @@ class EnvironmentFacts(Shown, dict[str, Any]):
         return [*lines, Text("policies", style="bold"), Text("  " + ", ".join(self["policies"]))]
 
 
-def _after_envs(result: Listing | EnvironmentFacts, call: Call) -> None:
+def _after_envs(result: Listing | EnvironmentFacts, call: CommandCall) -> None:
     if isinstance(result, EnvironmentFacts):
         return next_command("show", str(call["name"]), "--play")
     if JSON_FILE.get() != "-":

@@ -13,7 +13,7 @@ from gradus import environments
 from gradus.commands.entries import command
 from gradus.commands.environments import load_environment, with_rewards
 from gradus.commands.options import WORD, OwnEnvironment, Rewards, writes
-from gradus.commands.output import Call, Shown, next_command, note
+from gradus.commands.output import CommandCall, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError, StorageError
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
@@ -264,7 +264,7 @@ def regrade(
     return Regraded(spec, new.name, stored.episodes, grade_episodes(spec, stored.episodes, new))
 
 
-def _after_show(result: StoredEpisodes | Regraded | Episode, call: Call) -> int | None:
+def _after_show(result: StoredEpisodes | Regraded | Episode, call: CommandCall) -> int | None:
     source, episode, out = call["source"], call["episode"], call["out"]
     if isinstance(result, Regraded):
         if out is not None:

@@ -22,7 +22,7 @@ JSON_FILE: ContextVar[str | None] = ContextVar("JSON_FILE", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CommandCall:
     """One call of a command, as it was typed. ``values``: every parameter; ``flags``: the option of each parameter that was typed."""
 
     values: Mapping[str, Any]

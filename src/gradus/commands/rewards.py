@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from gradus.commands.entries import command
 from gradus.commands.options import WORD, WORDS, as_list
-from gradus.commands.output import Call, Listing, Shown, next_command, note, problem
+from gradus.commands.output import CommandCall, Listing, Shown, next_command, note, problem
 from gradus.core import ConfigError
 from gradus.core.findings import EXIT_CODES
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 20  # completions in the table; all are scored
 
 
-def _after_list(result: Listing, _: Call) -> None:
+def _after_list(result: Listing, _: CommandCall) -> None:
     next_command("rewards", "try", "-c", "<reasoning> 2 + 2 </reasoning> <answer> 4 </answer>", "--answer", 4)
 
 
@@ -90,7 +90,7 @@ class TriedRewards(Shown):
         return [table]
 
 
-def _after_try(tried: TriedRewards, call: Call) -> int | None:
+def _after_try(tried: TriedRewards, call: CommandCall) -> int | None:
     for each in tried.problems():
         problem(each)
     if call["completion"] and call["answer"] is None and any("it takes answer" in each for each in tried.problems()):

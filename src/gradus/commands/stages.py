@@ -24,7 +24,7 @@ from gradus.commands.options import (
     require_rewards_used,
     writes,
 )
-from gradus.commands.output import Call, Shown, next_command, note
+from gradus.commands.output import CommandCall, Shown, next_command, note
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.core.findings import EXIT_CODES
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gradus.runs.stages.teaching import TeachSummary
 
 
-def _after_init(lines: Sequence[str], call: Call) -> None:
+def _after_init(lines: Sequence[str], call: CommandCall) -> None:
     for line in lines:
         note(line)
     print(f"recipe: {call['out']}")
@@ -101,7 +101,7 @@ def teach(
         )
 
 
-def _after_sft(best: Path, call: Call) -> None:
+def _after_sft(best: Path, call: CommandCall) -> None:
     print(f"model: {best}")
     again = call.same("rewards", "recipe", "memory", "trackers", "seed", "settings")
     next_command("grpo", call["data"], "--model", best, *again)
@@ -147,7 +147,7 @@ def sft(
     return _trained(stages, make_job(data, **options), Path(out), lessons=files)
 
 
-def _after_distill(best: Path, call: Call) -> None:
+def _after_distill(best: Path, call: CommandCall) -> None:
     print(f"model: {best}")
     next_command("eval", call["data"], "--model", best)
 
@@ -187,7 +187,7 @@ def distill(
     return _trained(("distill",), make_job(data, **options), Path(out))
 
 
-def _after_grpo(best: Path, call: Call) -> None:
+def _after_grpo(best: Path, call: CommandCall) -> None:
     print(f"model: {best}")
     next_command("doctor", call["out"])
 
@@ -240,7 +240,7 @@ class DoctorReport(Shown):
         return diagnoses_table(self.document)
 
 
-def _after_doctor(result: DoctorReport, call: Call) -> int:
+def _after_doctor(result: DoctorReport, call: CommandCall) -> int:
     if (Path(call["run"]) / "results.json").is_file():
         next_command("report", call["run"])
     return EXIT_CODES["fail" if result.status == "stop" else "pass"]

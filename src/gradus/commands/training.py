@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from gradus.commands.entries import command
 from gradus.commands.environments import agent, environment_of
 from gradus.commands.options import WORD, Data, DataOrRecipe, RecipeOptions, Rows, RunArguments, as_list, known_options
-from gradus.commands.output import Call, Shown, next_command
+from gradus.commands.output import CommandCall, Shown, next_command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
@@ -163,7 +163,7 @@ def train(
     )
 
 
-def _after_run(result: Run, _: Call) -> None:
+def _after_run(result: Run, _: CommandCall) -> None:
     from gradus.policies.local.folders import is_nano
 
     if is_nano(str(result.folder)):  # it knows its environment's words only, which is not enough for a conversation
@@ -207,7 +207,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     return Run(run_seeds(job, folder, seeds=seeds, redo=redo, anyway=anyway))
 
 
-def _after_report(path: Path, call: Call) -> None:
+def _after_report(path: Path, call: CommandCall) -> None:
     print(f"report: {path}")
     if (Path(call["run"]) / "results.json").is_file():
         next_command("show", call["run"], "--last")
@@ -337,7 +337,7 @@ class Checklist(Shown):
         return [table, Text(self.status, style=f"bold {_STYLES[self.status]}")]
 
 
-def _after_check(result: Checklist, call: Call) -> int | None:
+def _after_check(result: Checklist, call: CommandCall) -> int | None:
     if result.status == "fail":
         return EXIT_CODES["fail"]
     environment = [call["data"]] if call["data"] else []

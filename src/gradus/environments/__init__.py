@@ -19,6 +19,7 @@ from typing import TypeGuard
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.foreign import raised_at
 from gradus.core.naming import did_you_mean, import_file, import_object
+from gradus.environments.options import format_of
 from gradus.policies.scripted import policy_factory
 
 Loader = Callable[[str | None], EnvironmentSpec]
@@ -53,7 +54,6 @@ _AFTER_THE_COLON = {
     "agent": "a function that talks to an OpenAI client; agent:FILE.py:NAME?tasks=rows.jsonl",
     "command": "an agent in any language; command:LINE?tasks=rows.jsonl",
 }
-_FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 _OTHER_FILES = (".arrow", ".json", ".xlsx", ".zip")
 
 
@@ -90,15 +90,15 @@ def file_name(name: str) -> str:
     ('csv:rows.csv.gz?answer=target', 'arithmetic')
     """
     path = name.partition("?")[0]
-    suffix = Path(path.lower().removesuffix(".gz")).suffix
     if ":" in path and not Path(path).is_file():
         return name
-    if suffix in _OTHER_FILES:
+    if path.lower().removesuffix(".gz").endswith(_OTHER_FILES):
         raise ConfigError(
             f"{path}: rows are read from .jsonl, .csv and .parquet files; convert it, for example by pandas' to_json('rows.jsonl', "
             "orient='records', lines=True), or give the rows themselves, as in gradus.audit(rows)"
         )
-    return f"{_FILES[suffix]}:{name}" if suffix in _FILES else name
+    kind = format_of(path)
+    return name if kind is None else f"{kind}:{name}"
 
 
 def load(name: str) -> EnvironmentSpec:

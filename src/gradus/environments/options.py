@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError
+
+_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+
+
+def format_of(path: str) -> str | None:
+    """Returns the format of a file of rows by its suffix, without ``.gz``: jsonl, csv or parquet; None for another suffix.
+
+    >>> format_of("rows.csv.gz"), format_of("rows.txt")
+    ('csv', None)
+    """
+    return _FORMATS.get(PurePath(path.lower().removesuffix(".gz")).suffix)
 
 
 def read_options(name: str, query: str) -> dict[str, str]:

@@ -24,14 +24,13 @@ from urllib.parse import quote
 
 from gradus.core import ConfigError, EnvironmentSpec, StorageError
 from gradus.core.files import read_json_lines, read_text, similar_file
-from gradus.environments.options import known_options
+from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
 from gradus.environments.verifiable.rows import Columns, Row, check_answers, read_items, usual_columns
 
 _OPTIONS = {"question": str, "answer": str, "worked": str, "test": str, "system": str}
 _HUB_SECONDS = 10.0  # for the one question whether the hub answers and has the data set
-_KIND_OF_TEST = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 _QUOTED = str.maketrans({character: quote(character) for character in "%&+= "})
 
 
@@ -156,7 +155,7 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
     test = Path(source.test).expanduser() if source.test else None
     if source.kind == "hf":
         train, beside = _from_hub(source)
-        return train, read_rows(test, _KIND_OF_TEST.get(test.suffix, "jsonl")) if test else beside
+        return train, _test_rows(test, "jsonl") if test else beside
     if path.is_dir():
         # A folder as GSM8K is published; a test file that is named comes before the one in the folder.
         beside = path / "test.jsonl"
@@ -166,7 +165,12 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
         if source.kind != "gsm8k" or path.suffix:
             raise ConfigError(f"no file {source.place}{similar_file(path)}")
         return _from_hub(source)
-    return read_rows(path, source.kind), read_rows(test, source.kind) if test else []
+    return read_rows(path, source.kind), _test_rows(test, source.kind) if test else []
+
+
+def _test_rows(path: Path, kind: str) -> list[Row]:
+    """Reads a second file by its own suffix, or as ``kind``."""
+    return read_rows(path, format_of(path.name) or kind)
 
 
 def _from_hub(source: DataSource) -> tuple[list[Row], list[Row]]:

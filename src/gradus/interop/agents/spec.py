@@ -28,7 +28,7 @@ from gradus.core import (
 )
 from gradus.core.naming import file_sources, import_file, import_object
 from gradus.core.values import Json
-from gradus.environments.options import known_options
+from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_files import read_rows
 from gradus.environments.verifiable.from_rows import graded, one_turn, weighted
 from gradus.environments.verifiable.items import TableTasks
@@ -178,7 +178,7 @@ def _parsed(kind: str, argument: str | None) -> tuple[str, dict[str, Any]]:
 def _named(name: str, agent: Any, tasks: Any, options: Json, rewards: Sequence[Any]) -> EnvironmentSpec:
     if isinstance(tasks, str | Path):
         path = Path(tasks)
-        tasks = read_rows(path, "csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
+        tasks = read_rows(path, format_of(path.name) or "jsonl")
     return agent_spec(agent, tasks, rewards, name=name, limits=AgentLimits(**options))
 
 

@@ -17,6 +17,7 @@ from gradus.runs.forecast.prompts import PromptTrial, try_prompts
 from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest, StageInputs
+from gradus.runs.recipe.load import with_sft
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.sources import reward_sources
 from gradus.stats import mean_interval
@@ -113,12 +114,7 @@ def _warm_start(job: Job) -> dict[str, Any]:
     assert isinstance(rows, TableTasks)
     section = job.recipe.eval
     changes: dict[str, Any] = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
-    changes |= {"sft.batch_size": 16, "sft.epochs": 1}
-    if "grpo" in section.policies and "sft" not in section.policies:
-        place = section.policies.index("grpo")
-        changes["eval.policies"] = (*section.policies[:place], "sft", "sft-greedy", *section.policies[place:])
-        changes["eval.pairs"] = (*section.pairs, "grpo-sft") if section.pairs else ()
-    return changes
+    return {**changes, "sft.batch_size": 16, "sft.epochs": 1, **with_sft(section.policies, section.pairs)}
 
 
 def fitted_job(

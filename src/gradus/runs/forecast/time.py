@@ -69,7 +69,7 @@ class TimePlan:
         minutes = math.ceil(self.total / 60)
         return (
             f"the shortest run with these settings takes {time_text(self.total)}, and the time is {time_text(self.limit)}",
-            f"give --time {minutes}m, fewer grpo.group_size, shorter answers, or a smaller model",
+            f"give --time {minutes}m, a smaller grpo.group_size, shorter answers, or a smaller model",
         )
 
     def lines(self) -> list[str]:

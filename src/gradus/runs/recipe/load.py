@@ -150,12 +150,21 @@ def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[st
         changes["eval.pairs"] = list(dict.fromkeys(_pair_without_sft(pair, policies) for pair in pairs)) or None
         if promises := table.get("promises"):
             changes["promises"] = [promise for promise in promises if not _about_sft(promise, policies)]
-    elif edits.get("teach.enabled") is True and "grpo" in policies and "sft" not in policies:
-        place = policies.index("grpo")  # the student of SFT is in the tables too
-        if "eval.policies" not in edits and "eval.pairs" not in edits:
-            changes["eval.policies"] = [*policies[:place], "sft", *policies[place:]]
-            changes["eval.pairs"] = [*pairs, "grpo-sft"] if pairs else None
+    elif edits.get("teach.enabled") is True and "eval.policies" not in edits and "eval.pairs" not in edits:
+        changes |= with_sft(policies, pairs)
     return {key: value for key, value in changes.items() if key not in edits}
+
+
+def with_sft(policies: Sequence[str], pairs: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of an evaluation in which the student of SFT stands before GRPO's; none if it does already."""
+    if "grpo" not in policies or "sft" in policies:
+        return {}
+    place = policies.index("grpo")
+    students = ["sft", *(["sft-greedy"] if "grpo-greedy" in policies else [])]
+    changes: dict[str, Any] = {"eval.policies": [*policies[:place], *students, *policies[place:]]}
+    if pairs:
+        changes["eval.pairs"] = [*pairs, "grpo-sft"]
+    return changes
 
 
 def _left_behind(
