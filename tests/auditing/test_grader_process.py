@@ -144,7 +144,8 @@ def test_gold_is_confined_like_any_other_text(tmp_path: Path, monkeypatch: pytes
     """A gold program wrote a file on the host 25 times, opened a socket and read the environment's keys."""
     outside = tmp_path / "key"
     outside.write_text("a key")
-    monkeypatch.setenv("SERVICE_KEY", "very-secret")
+    for name in ("SERVICE_KEY", "GRADUS_SERVE_KEY"):
+        monkeypatch.setenv(name, "very-secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
         text = _NOSY.replace("PORT", str(server.getsockname()[1])).replace("OUTSIDE", str(outside))

@@ -34,7 +34,7 @@ _CONFINED_FOLDER = "/run/gradus"
 
 _PYTHONS: set[str] = set()  # that scripts run under
 _HARMLESS = ("PATH", "LANG", "LANGUAGE", "TZ", "TERM", "VIRTUAL_ENV")  # variables that a confined process keeps
-_HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "GRADUS_")
+_HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_")
 
 Handlers = Mapping[str, Callable[..., Any]]
 
