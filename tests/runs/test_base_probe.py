@@ -19,6 +19,7 @@ from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base
 from gradus.runs.forecast.prompts import prompts_of, try_prompts
 from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
 from gradus.runs.job import Job, resolve
+from gradus.runs.manifest import Manifest
 from gradus.runs.recipe.load import load_recipe
 
 REWARDS = """def nothing(completions, **columns):
@@ -105,7 +106,10 @@ def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path)
         return plan_time(job, probe, probe_seconds=5.0, limit=seconds, fixed=fixed)
 
     short, long = plan(600.0), plan(7200.0)
-    assert short.recipe.grpo.max_steps < long.recipe.grpo.max_steps
+    assert short.steps < long.steps
+    assert short.recipe.grpo.max_steps == long.recipe.grpo.max_steps >= long.steps  # the run finds out how many fit
+    several = plan_time(job, probe, probe_seconds=5.0, limit=600.0, fixed=(), timed=False)
+    assert several.recipe.grpo.max_steps == several.steps == short.steps
     assert short.total < 1.1 * 600.0
     assert long.total < 1.1 * 7200.0
     assert short.problem is None
@@ -185,6 +189,14 @@ def test_a_base_without_a_signal_learns_reference_answers_first(folder: Path, tm
     assert fitted_job(job, tmp_path, time="30m", fixed=(), anyway=False, tell=lines.append).recipe == fitted.recipe
     with pytest.raises(ConfigError, match="nothing to learn from here"):
         fitted_job(job, tmp_path / "b", time="30m", fixed=("teach.enabled",), anyway=False, tell=lines.append)
+
+
+def test_steps_that_a_person_typed_are_all_done(folder: Path, tmp_path: Path) -> None:
+    for name, fixed, limit in (("typed", ("grpo.max_steps",), None), ("open", (), 1800.0)):
+        fitted_job(short_job(folder), tmp_path / name, time="30m", fixed=fixed, anyway=True, tell=lambda line: None)
+        left = Manifest(tmp_path / name).seconds_for("grpo")
+        assert (left is None) == (limit is None)
+        assert left is None or 0 < left < limit
 
 
 @pytest.mark.parametrize("wrong", ["20", "m", "0m", "20 days"])

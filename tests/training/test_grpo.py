@@ -211,6 +211,9 @@ def test_steps_that_do_not_fit_the_time_are_left_out_and_the_others_keep_their_n
     first = [[record for record in without_clock(lines) if record["kind"] == "step"][:2] for lines in (records, whole)]
     assert first[0] == first[1]
     assert {record["step"] for record in records if record["kind"] == "validation"} == {0, 2}
+    enough = GrpoOptions(seconds=1e6, live=False)
+    assert train_grpo(lamps_model, lamps(), settings(), tmp_path / "whole", options=enough).steps == 8
+    assert same_weights(unbroken[0], tmp_path / "whole")
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:

@@ -375,16 +375,19 @@ class GrpoLoop:
         """Chooses the last step that fits the time, after steps 2 and 5 and when the time is nearly up."""
         limit, state = self.options.seconds, self.state
         steps = [record["seconds"]["total"] for record in self.records if record.get("kind") == "step"]
-        if limit is None or state.step >= self.last_step or state.step < 2 or len(steps) < 2:
+        if limit is None or len(steps) < _PLANNED_AGAIN[0]:
             return
         remaining = limit - (time.perf_counter() - self.began)
         step = sum(steps[1:]) / len(steps[1:])  # the first one also allocates the optimizer's state
         every = self.config.validation_every
         with_validation = step + (self.validation_seconds / every if every else 0.0)
         fitting = state.step + max(0, int((remaining - self.validation_seconds) / with_validation))
-        if fitting < self.last_step and (state.step in _PLANNED_AGAIN or fitting == state.step):
+        fitting = min(fitting, self.config.max_steps)
+        is_up = fitting == state.step < self.last_step
+        if is_up or (state.step in _PLANNED_AGAIN and fitting != self.last_step):
             state.last_step = fitting
-            screen.note(f"{fitting} of {self.config.max_steps} steps fit the time: a step takes {step:.1f} s")
+            screen.ends_at(fitting)
+            screen.note(f"{fitting} steps fit the time: a step takes {step:.1f} s")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Adds a record to the metrics."""

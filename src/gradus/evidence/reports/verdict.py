@@ -186,7 +186,15 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     likeliest = ""
     if greedy is not None and "reward" in greedy.figures:
         likeliest = f" Likeliest answers (greedy): {_change(scores, greedy, 'reward')}."
-    return f"{headline} on {where}: {amount}.{likeliest}"
+    return f"{headline} on {where}: {amount}.{likeliest}{_over_base(scores, before)}"
+
+
+def _over_base(scores: ConditionScores, before: str) -> str:
+    """What all training came to, if the headline is about GRPO after SFT or distillation."""
+    pair = scores.against("grpo").get("base")
+    if pair is None or before == "base" or "reward" not in pair.figures:
+        return ""
+    return f" Over the base: {_change(scores, pair, 'reward')}."
 
 
 def _change(scores: ConditionScores, pair: Difference, measure: str) -> str:

@@ -84,7 +84,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
             why, remedy = way_out(probe, job.environment, job.recipe.grpo)
             problem = f"the base has nothing to learn from here: {why}", remedy
     job = job.with_recipe(changed(job.recipe, warm_changes))
-    plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed)
+    plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed, timed=seeds == 1)
     return BaseLook(
         trial=trial,
         probe=probe,
@@ -148,6 +148,8 @@ def fitted_job(
         if look.problem is not None and not anyway:
             why, remedy = look.problem
             raise ConfigError(f"{why}; {remedy}; or run with --anyway (in Python anyway=True)")
-        plan = {"seconds": dict(look.plan.seconds), "limit": look.plan.limit}
+        # Steps that a person typed are all done, and several seeds have no deadline of one run.
+        limit = None if "grpo.max_steps" in fixed or seeds > 1 else look.plan.limit
+        plan = {"seconds": dict(look.plan.seconds), "limit": limit}
         record |= {"settings": dict(look.changes), "probe": asdict(look.probe), "plan": plan}
     return job.with_recipe(look.recipe)

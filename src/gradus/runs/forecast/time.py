@@ -49,11 +49,15 @@ def time_text(seconds: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TimePlan:
-    """The recipe that fits, its changes, and the seconds planned for each stage, the probe among them. ``limit``: seconds of the whole run; None for any."""
+    """The recipe that fits, its changes, and the seconds planned for each stage, the probe among them.
+
+    ``steps``: of GRPO in that time; the recipe's are the most, and the run finds out how many fit. ``limit``: seconds of the whole run; None for any.
+    """
 
     recipe: Recipe
     changes: Mapping[str, Any]
     seconds: Mapping[str, float]
+    steps: int
     limit: float | None
 
     @property
@@ -82,23 +86,43 @@ class TimePlan:
         grpo = self.recipe.grpo
         answers = f"{grpo.groups} x {grpo.group_size} answers of at most {grpo.sampling.max_new_tokens} tokens"
         limit = f", for {time_text(self.limit)} (--time changes it)" if self.limit is not None else ""
-        return [f"plan     {title}", f"seconds  {row}", f"{grpo.max_steps} steps of {answers}{limit}"]
+        about = "" if self.steps == grpo.max_steps else "about "
+        return [f"plan     {title}", f"seconds  {row}", f"{about}{self.steps} steps of {answers}{limit}"]
 
 
 def plan_time(
-    job: Job, probe: BaseProbe, *, probe_seconds: float, limit: float | None, fixed: Collection[str]
+    job: Job,
+    probe: BaseProbe,
+    *,
+    probe_seconds: float,
+    limit: float | None,
+    fixed: Collection[str],
+    timed: bool = True,
 ) -> TimePlan:
     """Fits the settings of a job to ``limit`` seconds and plans each stage.
 
-    ``fixed``: keys that a person set; they stay. Steps are round numbers, so that the same machine gives the same ones.
+    ``fixed``: keys that a person set; they stay. ``timed``: GRPO ends when the time is up, so that its steps are an estimate; otherwise
+    they are a setting, round numbers, so that the same machine gives the same ones.
     """
     fitted = _Fitting(job, probe, probe_seconds, fixed)
     if limit is not None:
         fitted.shorten_answers()
         fitted.shorten_evaluation(_JUDGED * limit)
         fitted.shorten_sft(_TAUGHT * limit)
-        fitted.choose_steps(limit)
-    return TimePlan(recipe=fitted.job.recipe, changes=fitted.changes, seconds=fitted.seconds(), limit=limit)
+        fitted.choose_steps(limit, timed=timed and depends_on_no_length(job.recipe))
+    return TimePlan(
+        recipe=fitted.job.recipe,
+        changes=fitted.changes,
+        seconds=fitted.seconds(),
+        steps=fitted.steps,
+        limit=limit,
+    )
+
+
+def depends_on_no_length(recipe: Recipe) -> bool:
+    """Says if the first steps of a run are the same however many follow: no rate or weight falls towards the last one."""
+    grpo = recipe.grpo
+    return grpo.schedule == "constant" and not grpo.warmup and grpo.entropy_schedule is None and not recipe.stage
 
 
 class _Fitting:
@@ -107,9 +131,10 @@ class _Fitting:
     def __init__(self, job: Job, probe: BaseProbe, probe_seconds: float, fixed: Collection[str]) -> None:
         self.job, self.probe, self.probe_seconds, self.fixed = job, probe, probe_seconds, fixed
         self.changes: dict[str, Any] = {}
+        self.steps = job.recipe.grpo.max_steps
 
     def seconds(self) -> dict[str, float]:
-        return {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe)}
+        return {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe, self.steps)}
 
     def is_fixed(self, key: str) -> bool:
         return key in self.fixed or key.rpartition(".")[0] in self.fixed  # a section within a section counts as one
@@ -144,8 +169,8 @@ class _Fitting:
         while self.seconds()["sft"] > limit and self.job.recipe.sft.epochs > 1 and not self.is_fixed("sft.epochs"):
             self.set_to("sft.epochs", self.job.recipe.sft.epochs - 1)
 
-    def choose_steps(self, limit: float) -> None:
-        """Chooses groups and steps for what the other stages leave; fewer groups if forty steps do not fit."""
+    def choose_steps(self, limit: float, *, timed: bool) -> None:
+        """Chooses groups and steps for what the other stages leave; fewer groups if forty steps do not fit. ``timed``: see :func:`plan_time`."""
         recipe = self.job.recipe
         sizes = [size for size in _GROUPS if size <= recipe.grpo.groups]
         if self.is_fixed("grpo.groups") or not sizes:
@@ -159,8 +184,9 @@ class _Fitting:
         if not self.is_fixed("grpo.max_steps") and not recipe.stage:
             most = min(_MOST, recipe.grpo.max_steps)
             steps = min(most, max(steps, _LEAST))
-            self.set_to("grpo.max_steps", steps // 10 * 10 if steps >= 20 else steps)
-            self.set_to("grpo.validation_every", max(5, self.job.recipe.grpo.max_steps // 8))
+            self.steps = steps // 10 * 10 if steps >= 20 else steps
+            self.set_to("grpo.max_steps", most if timed else self.steps)
+            self.set_to("grpo.validation_every", max(5, self.steps // 8))
 
     def _fitting_steps(self, limit: float) -> int:
         config = self.job.recipe.grpo
@@ -172,8 +198,11 @@ class _Fitting:
         return int((limit - sum(others.values()) - _KEEPS * self.probe.load - validated) / step)
 
 
-def stage_seconds(job: Job, probe: BaseProbe) -> dict[str, float]:
-    """Returns the seconds that each stage of a job takes after its probe, by the probe's costs of one episode, one update and one loading."""
+def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
+    """Returns the seconds that each stage of a job takes after its probe, by the probe's costs of one episode, one update and one loading.
+
+    ``steps``: of GRPO.
+    """
     recipe, spec = job.recipe, job.environment
     grpo = recipe.grpo
     answer = probe.shorter(grpo)
@@ -181,11 +210,9 @@ def stage_seconds(job: Job, probe: BaseProbe) -> dict[str, float]:
     if recipe.teach.enabled:
         seconds["teach"] = recipe.teach.episodes * probe.grading
         seconds["sft"] = _sft_seconds(recipe, probe)
-    validations = 1 + grpo.max_steps / grpo.validation_every if grpo.validation_every else 0.0
+    validations = 1 + steps / grpo.validation_every if grpo.validation_every else 0.0
     seconds["grpo"] = (
-        _KEEPS * probe.load
-        + grpo.max_steps * probe.step_seconds(grpo)
-        + validations * grpo.held_out * probe.rollout * answer
+        _KEEPS * probe.load + steps * probe.step_seconds(grpo) + validations * grpo.held_out * probe.rollout * answer
     )
     sizes = [len(spec.conditions[name].seeds) for name in recipe.eval.conditions or spec.conditions]
     episodes = sum(min(size, recipe.eval.episodes or size) for size in sizes) * recipe.eval.samples

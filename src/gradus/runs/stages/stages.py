@@ -148,9 +148,7 @@ def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     planned = run.recipe.grpo.max_steps
     if result.steps < planned and result.stopped is None:
         again = f"gradus run {run.folder / 'recipe.toml'} --set grpo.max_steps={result.steps} --out OTHER"
-        run.console.print(
-            f"the time was for {result.steps} of {planned} steps; the same numbers again: {again}", highlight=False
-        )
+        run.console.print(f"{result.steps} steps fitted the time; the same numbers again: {again}", highlight=False)
 
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:

@@ -79,6 +79,11 @@ class Screen:
         """Shows the progress inside the current step."""
         self._bar.update(self._task, phase=text)
 
+    def ends_at(self, steps: int) -> None:
+        """Shows another last step from now on."""
+        self._steps = steps
+        self._bar.update(self._task, total=steps)
+
     def note(self, text: str) -> None:
         """Something worth keeping on the screen: an alert, a new best."""
         self._console.print(text, highlight=False, soft_wrap=True)
