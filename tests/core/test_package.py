@@ -1,11 +1,14 @@
 """A wheel stands alone: the command, the recipes, the report's templates and the documentation are in it."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import gradus
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,3 +45,12 @@ def test_the_wheel_has_what_the_checkout_has(installed: Path) -> None:
 def test_the_installed_command_runs_without_the_checkout(installed: Path) -> None:
     assert "gradus " in _run(installed, "--version")
     assert "rhythm" in _run(installed, "envs")
+
+
+def test_one_version_in_package_changelog_citation_and_wheel(installed: Path) -> None:
+    newest = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    metadata = next(installed.glob("gradus_rl-*.dist-info/METADATA")).read_text(encoding="utf-8")
+    assert [newest, *cited] == [gradus.__version__] * 2
+    assert f"\nVersion: {gradus.__version__}\n" in metadata
+    assert gradus.__version__ in _run(installed, "--version")
