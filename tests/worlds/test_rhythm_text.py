@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.core import EpisodeStart, Request
+from gradus import roll_out
+from gradus.core import EpisodeStart, Observation, Request, StatesDistributions
 from gradus_worlds.rhythm import RhythmEnvironment, load
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.scripted import random_answer
-from gradus_worlds.rhythm.tables import ACTIONS, STEPS
-from gradus_worlds.rhythm.text import SYSTEM_PROMPT, answer_text, parse_answer
+from gradus_worlds.rhythm.tables import ACTIONS, ANOMALY_GRID, DAYS, EVENTS, METER_GRID, REWARD_GRID, SLOTS, STEPS
+from gradus_worlds.rhythm.text import COMPACT, SYSTEM_PROMPT, answer_text, parse_answer
 
 
 @given(digits=st.tuples(*[st.integers(0, 9)] * 3), action=st.sampled_from(ACTIONS), reasoning=st.booleans())
@@ -159,3 +161,77 @@ def test_every_line_after_the_first_has_the_same_words_in_the_same_places(person
         assert words[8] in ACTIONS
         assert words[9].startswith("r")
         assert all(word[1] in "+-" for word in words[9:])
+
+
+def level(letter: str) -> int:
+    """What a letter of the compact text stands for."""
+    return ord(letter) - ord("A") if letter.isupper() else ord("a") - ord(letter)
+
+
+def read_back(line: str, answer: str, step: int) -> dict[str, Any]:
+    """The figures of a compact line, and of the answer before it, as the structured observation has them."""
+    *letters, slot = line.removesuffix(" " + DAYS[step // len(SLOTS)] if step % len(SLOTS) == 0 else "").split()
+    assert slot == SLOTS[step % len(SLOTS)]
+    data: dict[str, Any] = {"step": step, "slot": slot, "meters": [level(each) * METER_GRID for each in letters[:5]]}
+    data |= {"reward": None, "anomaly": [0.0] * 5, "history": []}
+    if step:
+        action = None if "nothing" in letters else parse_answer(answer, COMPACT).action
+        events = [word for word in letters if word in EVENTS]
+        data["reward"] = level(letters[5]) * REWARD_GRID
+        data["anomaly"] = [level(each) * ANOMALY_GRID for each in letters[6:11]]
+        data["history"] = [{"action": action, "event": events[0] if events else "none"}]
+    return data
+
+
+@pytest.mark.parametrize("persons", ["continuous", "ood", "discrete"])
+def test_the_teacher_reads_the_compact_text_back_without_loss(persons: str) -> None:
+    plain, compact = load(), load("compact")
+    environment = RhythmEnvironment(COMPACT)
+    shown, line = (
+        policy.start(
+            [
+                EpisodeStart(
+                    task=compact.train_task(0),
+                    system_prompt="",
+                    key=(0, 0, 0),
+                    group=0,
+                    member=0,
+                    environment=environment,
+                )
+            ]
+        )
+        for policy in (plain.policy("bayes"), plain.policy("bayes"))
+    )
+    assert isinstance(shown, StatesDistributions)
+    assert isinstance(line, StatesDistributions)
+    observation, answer = environment.reset(seed=4, persons=persons), ""
+    for step in range(STEPS):
+        restored = Observation(text="", data=read_back(observation.text, answer, step))
+        expected = shown.distributions([Request(row=0, observation=observation)])
+        assert line.distributions([Request(row=0, observation=restored)]) == expected
+        answer = "mumble" if step == 9 else COMPACT.reword(random_answer(step))
+        observation = environment.step(answer)
+        assert observation.action_valid == (step != 9)
+
+
+def test_a_compact_week_is_short_and_every_policy_speaks_its_words() -> None:
+    """SmolLM2 writes each of these words as one token, 11 around each turn, and the rules in 122."""
+    plain, compact = load(), load("compact")
+    assert len(COMPACT.prompt.split()) <= 93
+    assert compact.language.vocabulary is not None
+    words = set(compact.language.vocabulary().words)
+    for policy in ("bayes", "heuristic+constant", "clairvoyant"):
+        episodes = roll_out(compact, policy, episodes=10, condition="ood").episodes
+        expected = roll_out(plain, policy, episodes=10, condition="ood").episodes
+        for episode, other in zip(episodes, expected, strict=True):
+            assert (episode.reward and episode.reward.value) == (other.reward and other.reward.value)
+            said = [word for turn in episode.turns for word in f"{turn.observation} {turn.action}".split()]
+            assert set(said) <= words
+            assert 130 + 11 * STEPS + len(said) <= 900
+
+
+def test_compact_answers_have_letters_and_errors_that_say_so() -> None:
+    answer = parse_answer("a J F friends", COMPACT)
+    assert (answer.action, answer.digits) == ("socialize", (0, 9, 5))
+    assert "three letters A-J" in (parse_answer("5 5 5 sleep", COMPACT).error or "")
+    assert "the actions are work" in (parse_answer("A A A deep_work", COMPACT).error or "")

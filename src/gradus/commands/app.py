@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,11 @@ def _has_schema(path: Path) -> bool:
         return False
 
 
+def _warning_line(message: Warning | str, *_: object, **__: object) -> str:
+    """Returns a warning as a line for the reader of a terminal, who did not write the code that it comes from."""
+    return f"note: {message}\n"
+
+
 def main() -> None:
     """Entry point of the `gradus` command."""
     collect_rarely()
@@ -193,6 +199,7 @@ def main() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors="replace")
+    warnings.formatwarning = _warning_line
     words = sys.argv[1:]
     try:
         sys.exit(run_command(words))

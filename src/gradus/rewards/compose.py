@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
 from gradus.core.records import LARGEST_REWARD
 from gradus.core.values import number_of
 from gradus.core.waiting import settled
-from gradus.rewards.conventions import as_trl
+from gradus.rewards.conventions import GOLD_COLUMNS, as_trl
 
 Messages = list[dict[str, Any]]
 Columns = Mapping[str, Any]  # of one row of the data, by name
@@ -64,11 +65,15 @@ class ScoredCompletion:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One function's reward of one completion, None if it does not apply or failed. ``returned``: the type of an exception in its place."""
+    """One function's reward of one completion, None if it does not apply or failed. ``returned``: the type of an exception in its place.
+
+    ``mistaken``: the function failed on the type of its arguments.
+    """
 
     value: float | None = None
     error: str | None = None
     returned: str | None = None
+    mistaken: bool = False
 
 
 class _Log:
@@ -92,17 +97,9 @@ class _Log:
         values.append(float(value))
 
 
-# Whether functions get messages -> how the errors begin of functions that were written for the other form, and what to do.
-_WRONG_FORM = {
-    False: (
-        ("string indices must be", "string index out of range", "'str' object has no attribute 'get'"),
-        "; it gets text, as the rows are not chats: if it reads completion[0]['content'], read completion, or set reward_messages = true in a recipe",
-    ),
-    True: (
-        ("'list' object has no attribute", "expected string or bytes-like object, got 'list'"),
-        "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false in a recipe",
-    ),
-}
+# Whether functions get messages -> what Python calls their arguments in an error of a function that expects the other form.
+_MISTAKEN = {False: ("'str'", "string"), True: ("list", "dict")}
+_FORMS = {False: "plain text", True: "chat messages"}
 
 
 @dataclass
@@ -131,7 +128,8 @@ class WrongCount(ValueError):
 class Rewards:
     """Reward functions and their weights. Calling it scores completions; functions are asked one after another.
 
-    ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
+    ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings. A function
+    that was written for the other form, and fails on all completions for that, is asked again in its form, and from then on.
     ``time_limit``: seconds that a call may take for every 256 completions or part of them.
 
     A function that raises on a batch is asked again one completion at a time. A completion that raises again, or gets an
@@ -154,6 +152,7 @@ class Rewards:
             pair = (entry, 1.0) if callable(entry) else entry
             self._add(*pair)
         self.messages = messages
+        self._forms: dict[str, bool] = {}  # whether a function gets messages, once it gave a reward
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
         self.extras: dict[str, list[Any]] = {}  # log_extra's columns in the last call, None for a row that failed
@@ -194,7 +193,7 @@ class Rewards:
             return []
         self.extras = {}
         self.metrics = {}
-        outcomes = [self._ask(name, completions, range(len(completions))) for name in self.functions]
+        outcomes = [self._ask_in_its_form(name, completions) for name in self.functions]
         return [self._combine(row) for row in zip(*outcomes, strict=True)]
 
     def _combine(self, outcomes: Sequence[_Outcome]) -> ScoredCompletion:
@@ -225,13 +224,31 @@ class Rewards:
         self.errors[f"{name}: OverflowError"] += 1
         return f"reward {name!r} times its weight is {terms[name]:.3g}; expected at most {LARGEST_REWARD:g} together"
 
+    def _ask_in_its_form(self, name: str, rows: Sequence[Completion]) -> list[_Outcome]:
+        """Asks a function, and again in the other form if it shows by all its errors that it was written for that."""
+        errors = self.errors.copy()
+        outcomes = self._ask(name, rows, range(len(rows)))
+        if not _all_failed(outcomes):
+            if any(row.completion for row in rows):  # an empty text and no messages may look alike
+                self._forms.setdefault(name, self.messages)
+        elif name not in self._forms and any(outcome.mistaken for outcome in outcomes):
+            other = self._forms[name] = not self.messages
+            first_errors, self.errors = self.errors, errors
+            retried = self._ask(name, rows, range(len(rows)))
+            if not _all_failed(retried):
+                warnings.warn(f"reward {name!r} reads {_FORMS[other]}: it gets {_FORMS[other]}", stacklevel=2)
+                return retried
+            self.errors = first_errors
+            del self._forms[name]
+        return outcomes
+
     def _ask(self, name: str, rows: Sequence[Completion], places: range) -> list[_Outcome]:
         """Asks a function about the rows at ``places``, and again about each of them if it raised."""
         function = self.functions[name]
         log = _Log(len(places))  # of this call: what a call logged that failed is not kept
         limit = batch_seconds(len(places), self.time_limit)
         try:
-            arguments = self._arguments(function, rows[places.start : places.stop], log)
+            arguments = self._arguments(name, rows[places.start : places.stop], log)
             answer = within(limit, f"reward {name!r}", lambda: settled(function(**arguments)))
             return self._accepted(name, answer, log, len(rows), places)
         except (Exception, SystemExit) as error:
@@ -254,15 +271,15 @@ class Rewards:
         return outcomes
 
     def _failed(self, name: str, error: Exception | SystemExit) -> _Outcome:
-        """Counts an error and says where in the user's file it was raised, and what to do if the function expects the other form."""
+        """Counts an error and says where in the user's file it was raised."""
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
-        beginnings, hint = _WRONG_FORM[self.messages]
-        way_out = hint if str(error).startswith(beginnings) else ""
-        return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}{way_out}")
+        words = _MISTAKEN[self._forms.get(name, self.messages)]
+        mistaken = isinstance(error, TypeError | AttributeError) and any(word in str(error) for word in words)
+        return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}", mistaken=mistaken)
 
-    def _arguments(self, function: RewardFunction, rows: Sequence[Completion], log: _Log) -> dict[str, Any]:
+    def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
         columns: dict[str, None] = {}  # rows may lack some, which are None there
         for row in rows:
@@ -270,15 +287,19 @@ class Rewards:
         arguments: dict[str, Any] = {}
         for column in columns:
             arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
-        arguments["prompts"] = [_prompt(row, self.messages) for row in rows]
-        arguments["completions"] = [_completion(row, self.messages) for row in rows]
+        messages = self._forms.get(name, self.messages)
+        arguments["prompts"] = [_prompt(row, messages) for row in rows]
+        arguments["completions"] = [_completion(row, messages) for row in rows]
         arguments["completion_ids"] = [list(row.completion_ids) for row in rows]
         arguments["trainer_state"] = self.trainer_state
         arguments["log_extra"] = log.extra
         arguments["log_metric"] = log.metric
 
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(self.functions[name]).parameters.values()
         needed = [parameter.name for parameter in parameters if _is_needed(parameter)]
+        if "answer" in columns:
+            for name in GOLD_COLUMNS.intersection(needed) - arguments.keys():
+                arguments[name] = arguments["answer"]
         missing = [name for name in needed if name not in arguments]
         if missing:
             listed = ", ".join(columns) or "none"
@@ -332,6 +353,10 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
     if not messages:
         return row.completion
     return [dict(message) for message in row.messages] or [{"role": "assistant", "content": row.completion}]
+
+
+def _all_failed(outcomes: Sequence[_Outcome]) -> bool:
+    return all(outcome.error for outcome in outcomes)
 
 
 def _outcomes(values: Any, rows: int) -> list[_Outcome]:

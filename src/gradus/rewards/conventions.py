@@ -13,6 +13,7 @@ from typing import Any, cast
 
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
+GOLD_COLUMNS = {*_GOLD, "solution"}  # what functions of all completions call the column of gold answers
 _COLUMN: tuple[type[Any], ...] = (list, tuple)
 _EMPTY: Mapping[str, Any] = {"data_source": "", "extra_info": {}, "info": {}, "state": {}, "task": ""}
 

@@ -26,7 +26,7 @@ from gradus_worlds.rhythm.tables import (
     STEPS,
     Array,
 )
-from gradus_worlds.rhythm.text import SYSTEM_PROMPT, observation_text, parse_answer
+from gradus_worlds.rhythm.text import PLAIN, Wording, parse_answer
 from gradus_worlds.rhythm.world import (
     draw_events,
     draw_noise,
@@ -128,10 +128,11 @@ class RhythmEnvironment:
     """A week with one person; implements ``core.Environment``. An action that is None spends the slot on nothing."""
 
     plain_data = True  # each observation holds the whole week so far
-    system_prompt = SYSTEM_PROMPT  # the rules, said once
     action_schema = RhythmAction.model_json_schema()
 
-    def __init__(self) -> None:
+    def __init__(self, wording: Wording = PLAIN) -> None:
+        self.system_prompt = wording.prompt  # the rules, said once
+        self._wording = wording
         self._begun: _Week | None = None
         self._episode_id = ""
 
@@ -172,11 +173,11 @@ class RhythmEnvironment:
         self._begun = _Week(seed, SAMPLERS[persons](seed))
         self._episode_id = episode_id or f"rhythm-{seed}"
         data = self._begun.data()
-        return Observation(text=observation_text(data), data=data)
+        return Observation(text=self._wording.observation(data), data=data)
 
     def step(self, action: str) -> Observation:
         """Spend the slot as an answer says. One that cannot be understood spends it on nothing and is counted."""
-        answer = parse_answer(action)
+        answer = parse_answer(action, self._wording)
         observation = self._take(answer.action, answer.belief)
         if answer.error is None:
             return replace(observation, action_spans=answer.spans)
@@ -197,7 +198,7 @@ class RhythmEnvironment:
         week.spend(action)
         data = week.data()
         return Observation(
-            text=observation_text(data),
+            text=self._wording.observation(data),
             data=data,
             reward=data["reward"],
             terminated=data["done"],

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
-from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session, child_seed
+from gradus.core import (
+    Action,
+    AnswerDistribution,
+    ConfigError,
+    EpisodeStart,
+    Policy,
+    Request,
+    Session,
+    SpanDistribution,
+    StatesDistributions,
+    child_seed,
+)
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import NEUTRAL, Profile, arrays
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
-from gradus_worlds.rhythm.text import answer_text, shown_figures
+from gradus_worlds.rhythm.text import Wording, answer_text, shown_figures
 from gradus_worlds.rhythm.world import Situation, effect_tables, plan
 
 CONSTANT_BELIEF = (0.5, 0.5, 0.5)
@@ -74,6 +86,40 @@ class SessionPolicy:
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
         return self._opened(episodes)
+
+
+class RewordedPolicy:
+    """A policy whose answers, and the distributions that it states, are in the words of ``wording``."""
+
+    def __init__(self, policy: Policy, wording: Wording) -> None:
+        self.name = policy.name
+        self._policy, self._wording = policy, wording
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        session = self._policy.start(episodes)
+        kind = _RewordedDistributions if isinstance(session, StatesDistributions) else _RewordedSession
+        return kind(session, self._wording)
+
+
+class _RewordedSession:
+    def __init__(self, session: Session, wording: Wording) -> None:
+        self._session, self._reword = session, wording.reword
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        actions = self._session.act(requests)
+        return [replace(action, text=self._reword(action.text)) for action in actions]
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class _RewordedDistributions(_RewordedSession):
+    def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
+        session = cast(StatesDistributions, self._session)
+        return [tuple(map(self._span, stated)) for stated in session.distributions(requests)]
+
+    def _span(self, span: SpanDistribution) -> SpanDistribution:
+        return replace(span, answers=tuple(map(self._reword, span.answers)))
 
 
 class WeekSession:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradus.core import (
     AuditHints,
     Condition,
@@ -14,14 +16,14 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.graders import GRADERS
-from gradus_worlds.rhythm.scripted import POLICIES, random_answer
+from gradus_worlds.rhythm.scripted import POLICIES, Factory, RewordedPolicy, random_answer
 from gradus_worlds.rhythm.tables import ACTIONS, FIGURES, STEPS
 from gradus_worlds.rhythm.teacher import bayes, heuristic_and_bayes
-from gradus_worlds.rhythm.text import vocabulary
+from gradus_worlds.rhythm.text import COMPACT, PLAIN, Wording, vocabulary
 from gradus_worlds.rhythm.view import curves, metrics, view
 
 TRAIN_SEED = 1_000_000  # the first seed of training; conditions stay below
-_DIGITS = tuple("0123456789")
+_WORDINGS = {None: PLAIN, "compact": COMPACT}
 
 _CONDITIONS = {
     "in-distribution": Condition(
@@ -50,18 +52,23 @@ _CONDITIONS = {
 
 
 def load(argument: str | None = None) -> EnvironmentSpec:
-    """The specification of Rhythm; it takes no argument."""
-    if argument:
-        raise ConfigError(f"rhythm takes no argument, got {argument!r}; choose persons by condition")
+    """The specification of ``rhythm``, or of ``rhythm:compact``, whose lines and answers take a third of the tokens."""
+    if argument not in _WORDINGS:
+        raise ConfigError(f"rhythm takes no argument or 'compact', got {argument!r}; choose persons by condition")
+    wording = _WORDINGS[argument]
+    name = f"rhythm:{argument}" if argument else "rhythm"
     policies = {**POLICIES, "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
+    if wording is not PLAIN:
+        policies = {key: _reworded(factory, wording) for key, factory in policies.items()}
+    levels = tuple(wording.levels)
     return EnvironmentSpec(
-        name="rhythm",
+        name=name,
         summary="a week with a person you do not know: infer who it is, and plan for them",
-        make=RhythmEnvironment,
+        make=partial(RhythmEnvironment, wording),
         graders=GRADERS,
         default_grader="v3",
         conditions=_CONDITIONS,
-        train_task=lambda index: Task(environment="rhythm", seed=TRAIN_SEED + index, options={"persons": "continuous"}),
+        train_task=lambda index: Task(environment=name, seed=TRAIN_SEED + index, options={"persons": "continuous"}),
         policies=policies,
         true_reward=lambda episode: episode.env_return,  # what the person felt
         true_reward_name="episode reward",
@@ -78,7 +85,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
                     *(f"constant:{action}" for action in ACTIONS),
                 ),
             ),
-            random_answers=random_answer,
+            random_answers=lambda seed: wording.reword(random_answer(seed)),
             hidden=("person", "weights", "modifiers", "beliefs"),
         ),
         teacher="bayes",
@@ -86,6 +93,10 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         presentation=Presentation(
             watched={"belief error": "belief_mae"}, curves=curves, view=view, reference=FIGURES["reference"]
         ),
-        language=Language(vocabulary=vocabulary, grammar=(_DIGITS, _DIGITS, _DIGITS, ACTIONS)),
+        language=Language(vocabulary=partial(vocabulary, wording), grammar=(levels, levels, levels, wording.actions)),
         recipe="rhythm.toml",
     )
+
+
+def _reworded(factory: Factory, wording: Wording) -> Factory:
+    return lambda argument: RewordedPolicy(factory(argument), wording)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_letters, digits
+from functools import cached_property
+from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from gradus.core import Span, Vocabulary, beginning, blank_thoughts
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.tables import (
-    ACTION_INDEX,
     ACTIONS,
     ANOMALY_GRID,
     DAYS,
@@ -95,6 +95,82 @@ def observation_text(data: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
+COMPACT_PROMPT = (
+    "Plan a week for a stranger: each day morning, afternoon, evening, night. A letter is a level: A 0, B one step, up to Z; small "
+    "letters are below zero. Each line: vitality cognition progress serenity connection in [A, U], below C a crash; then of your last "
+    "step the reward, and how much more each meter moved than an average person's; an event; the slot. People differ: find out whom "
+    "you have. Answer: company morning work, A hates to J loves, and work admin learn sleep exercise meditate family friends alone watch."
+)
+
+
+def _letter(level: int) -> str:
+    """A level of -25 to 25 as one letter, which most tokenizers write as one token: A is 0, a small letter is below it."""
+    return ascii_uppercase[level] if level >= 0 else ascii_lowercase[-level]
+
+
+def compact_observation(data: Mapping[str, Any]) -> str:
+    """One line of letters, for example ``N K G M I M c A A A B evening``, with what :func:`observation_text` shows.
+
+    The day stands where it begins, an event where there was one, and the last action only if it was not understood.
+    """
+    words = [_letter(round(value / METER_GRID)) for value in data["meters"]]
+    if data["reward"] is not None:
+        words.append(_letter(_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)))
+        words += [_letter(_level(value, ANOMALY_GRID, _ODD_LEVELS)) for value in data["anomaly"]]
+        if data["active_event"] != "none":
+            words.append(data["active_event"])
+        if data["history"][-1]["action"] is None:
+            words.append(_NOTHING)
+    words.append("over" if data["done"] else data["slot"])
+    if data["slot"] == SLOTS[0]:
+        words.append(data["day"])
+    return " ".join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """The words of rules, lines and answers. What they say is the same in each."""
+
+    prompt: str
+    observation: Callable[[Mapping[str, Any]], str]
+    levels: str  # the characters of a belief's levels 0 to 9
+    kind: str  # "digits" or "letters"
+    actions: tuple[str, ...]  # in the order of ACTIONS
+
+    @property
+    def expected(self) -> str:
+        """The form of an answer, for errors."""
+        first, middle, last = self.levels[0], self.levels[5], self.levels[-1]
+        return f"expected three {self.kind} {first}-{last} and an action, like '{middle} {middle} {middle} sleep'"
+
+    def reword(self, answer: str) -> str:
+        """Returns an answer of the plain wording in the words of this one."""
+        return " ".join(self._words.get(word, word) for word in answer.split())
+
+    @cached_property
+    def _words(self) -> Mapping[str, str]:
+        return dict(zip((*PLAIN.levels, *PLAIN.actions), (*self.levels, *self.actions), strict=True))
+
+    @cached_property
+    def forms(self) -> tuple[re.Pattern[str], ...]:
+        """Levels before the action, and behind it."""
+        level = f"[{self.levels[0]}-{self.levels[-1]}]"
+        beliefs = r"\s+".join(f"(?P<{name}>{level})" for name in BELIEFS)
+        first = rf"\s*{beliefs}\s+{_ACTION}\s*"
+        return re.compile(first, re.IGNORECASE), re.compile(rf"\s*{_ACTION}(?:\s+{beliefs})?\s*", re.IGNORECASE)
+
+
+_ACTION = "(?P<action>[a-z_]+)"
+PLAIN = Wording(prompt=SYSTEM_PROMPT, observation=observation_text, levels=digits, kind="digits", actions=ACTIONS)
+COMPACT = Wording(
+    prompt=COMPACT_PROMPT,
+    observation=compact_observation,
+    levels=ascii_uppercase[:10],
+    kind="letters",
+    actions=("work", "admin", "learn", "sleep", "exercise", "meditate", "family", "friends", "alone", "watch"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParsedAnswer:
     """The meaning of an answer. ``error`` says what was wrong, and then nothing else is set."""
@@ -111,14 +187,9 @@ class ParsedAnswer:
 
 
 _REASONING = re.compile(r"\s*<reasoning>.*?</reasoning>", re.IGNORECASE | re.DOTALL)
-_DIGITS = r"(?P<social>[0-9])\s+(?P<morning>[0-9])\s+(?P<work>[0-9])"
-_ACTION = r"(?P<action>[a-z_]+)"
-_DIGITS_FIRST = re.compile(rf"\s*{_DIGITS}\s+{_ACTION}\s*", re.IGNORECASE)
-_ACTION_FIRST = re.compile(rf"\s*{_ACTION}(?:\s+{_DIGITS})?\s*", re.IGNORECASE)
-_EXPECTED = "expected three digits 0-9 and an action, like '5 5 5 sleep'"
 
 
-def parse_answer(text: str) -> ParsedAnswer:
+def parse_answer(text: str, wording: Wording = PLAIN) -> ParsedAnswer:
     """Read ``S M W ACTION``, ``ACTION S M W`` or ``ACTION`` (no belief), after an optional thought and ``<reasoning>`` block.
 
     Nothing is guessed: words inside the reasoning are never read as an answer.
@@ -126,24 +197,27 @@ def parse_answer(text: str) -> ParsedAnswer:
     aloud = blank_thoughts(text)
     reasoning = _REASONING.match(aloud)
     if reasoning is None and "<reasoning>" in aloud.lower():
-        return ParsedAnswer(error=f"a <reasoning> block is not closed or not first; {_EXPECTED} after </reasoning>")
+        return ParsedAnswer(
+            error=f"a <reasoning> block is not closed or not first; {wording.expected} after </reasoning>"
+        )
     # blank_thoughts leaves spaces in place of a thought, so that characters keep their places.
     thought = text[: len(aloud) - len(aloud.lstrip())]
     start = reasoning.end() if reasoning else len(thought.rstrip())
-    match = _DIGITS_FIRST.fullmatch(aloud, start) or _ACTION_FIRST.fullmatch(aloud, start)
+    levels_first, action_first = wording.forms
+    match = levels_first.fullmatch(aloud, start) or action_first.fullmatch(aloud, start)
     if match is None:
         words = " ".join(aloud[start:].split()) or "nothing"
-        return ParsedAnswer(error=f"{_EXPECTED}, got {beginning(words, 60)}")
+        return ParsedAnswer(error=f"{wording.expected}, got {beginning(words, 60)}")
     action = match["action"].lower()
-    if action not in ACTION_INDEX:
-        return ParsedAnswer(error=f"unknown action {action!r}; the actions are {', '.join(ACTIONS)}")
+    if action not in wording.actions:
+        return ParsedAnswer(error=f"unknown action {action!r}; the actions are {', '.join(wording.actions)}")
     names = ("action",) if match["work"] is None else (*BELIEFS, "action")
     spans = [Span(name=name, start=match.start(name), end=match.end(name)) for name in names]
     if start:
         spans.append(Span(name="reasoning", start=len(text) - len(text.lstrip()), end=start))
     return ParsedAnswer(
-        action=action,
-        digits=tuple(int(match[name]) for name in names[:-1]) or None,
+        action=ACTIONS[wording.actions.index(action)],
+        digits=tuple(wording.levels.index(match[name].upper()) for name in names[:-1]) or None,
         spans=tuple(sorted(spans, key=lambda span: span.start)),
     )
 
@@ -175,7 +249,7 @@ def reasoning_text(belief: Sequence[float], unsure: Sequence[bool], meter: str, 
     return " ".join(words)
 
 
-def vocabulary() -> Vocabulary:
+def vocabulary(wording: Wording = PLAIN) -> Vocabulary:
     """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
     # The order fixes token ids, and so what a stored model means.
     words = [*"0123456789", *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, _NOTHING, "over"]
@@ -185,4 +259,6 @@ def vocabulary() -> Vocabulary:
     words += [_reward_word(level) for level in range(-_REWARD_LEVELS, _REWARD_LEVELS + 1)]
     words += [level + mark for level in _BELIEF_LEVELS for mark in ("", "?")]
     words += ["values", "must", "probe", *SYSTEM_PROMPT.split()]
+    if wording is not PLAIN:
+        words += [*ascii_letters, *wording.actions, *wording.prompt.split()]
     return Vocabulary(words=tuple(dict.fromkeys(words)), pieces=tuple(ascii_letters + digits))
