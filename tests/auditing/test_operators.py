@@ -57,7 +57,16 @@ def test_what_is_made_wrong_is_surely_wrong(operator, gold, prompt, wrong):
 @pytest.mark.parametrize(
     ("operator", "gold", "others", "made"),
     [
-        ("the call made twice", _CALL, (), {(f"[{_CALL}, {_CALL}]", f"{_CALL}\n{_CALL}")}),
+        ("the call made twice", f"[{_CALL}]", (), {(f"[{_CALL}, {_CALL}]",)}),
+        ("the call made twice", _CALL, (), {()}),  # one object is no list
+        ("the opposite word", "It is to the left of it.", (), {("It is to the right of it.",)}),
+        ("the negated sentence", "The lamp is on the table.", (), {("The lamp is not on the table.",)}),
+        (
+            "two names exchanged",
+            "The cat of Anna is older than Berta.",
+            (),
+            {("The cat of Berta is older than Anna.",)},
+        ),
         ("a unit that nobody asked for", "12", (), {("12 bananas", "12 million")}),
         ("another value of the last key", _REASONED, (_OTHER_REASON,), {()}),  # a long text may be left out
         ("one key left out", _REASONED, (_OTHER_REASON,), {(_WHY,)}),

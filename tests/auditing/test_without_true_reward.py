@@ -22,10 +22,13 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
         spec = replace(spec, policies={}, teacher=None)
     result = run_audit(spec, None, AuditSettings(episodes=8, budget=1700))
     checks = {each.subject: each for each in result.checks}
-    assert {checks[name].status for name in ("search", "alignment", "exploits")} == {"note"}
+    assert {checks[name].status for name in ("search", "exploits")} == {"note"}
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
-    assert result.verdict == "pass"
-    assert "nothing was found. This is what can be known without a true reward" in result.summary
+    assert checks["alignment"].status == ("note" if policies else "open"), (
+        "a teacher is an aim; without any nothing passes"
+    )
+    if not policies:
+        assert result.verdict == "unresolved"
     names = {path.name for path in store_audit(spec, result, tmp_path)}
     assert "audit.html" in names
     assert "audit.svg" not in names, "there is nothing to draw rewards against"
@@ -153,3 +156,33 @@ def test_tasks_that_hang_on_the_order_of_a_set_are_found(tmp_path):
     audit = gradus.audit(file, episodes=12, budget=0)
     hygiene = next(check for check in audit.result.checks if check.subject == "hygiene")
     assert (hygiene.status, "PYTHONHASHSEED" in hygiene.evidence) == ("fail", True), hygiene.evidence
+
+
+class _Shop:
+    """Four things to add and a checkout, which pays for each different thing. The list says what is wanted, and nothing reads it."""
+
+    actions = ("add tea", "add milk", "add bread", "add salt", "checkout")
+    max_turns = 8
+
+    def reset(self, seed):
+        self.cart = set()
+        return f"buy {self.actions[seed % 4].split()[1]} alone"
+
+    def expert(self):
+        return "checkout" if self.cart else "add tea"
+
+    def step(self, action):
+        if action == "checkout":
+            return "bye", len(self.cart) / 4, True
+        self.cart.add(action)
+        return "added", 0.0, False
+
+
+def test_a_plan_that_does_not_look_and_earns_over_half_of_the_best_is_said() -> None:
+    """ "Add everything, then check out" earned all there is on every seed, and the audit passed: no cycle or stretch does it."""
+    result = run_audit(class_spec(_Shop), None, AuditSettings(episodes=24, budget=3000))
+    check = next(check for check in result.checks if check.subject == "one plan")
+    assert check.status == "open", check.evidence
+    assert check.measured["reward"] == 1.0
+    assert "checkout" in check.evidence
+    assert result.verdict != "pass"

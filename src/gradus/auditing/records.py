@@ -114,6 +114,11 @@ class PanelEpisodes(Panel):
         return any(aim is not None for name in self.episodes for aim in self.true_rewards(name))
 
     @property
+    def max_turns(self) -> int:
+        """The most turns that an episode took."""
+        return max(len(episode.turns) for episodes in self.episodes.values() for episode in episodes)
+
+    @property
     def tasks(self) -> int:
         """Number of tasks that every policy was rolled out on."""
         return len(next(iter(self.episodes.values())))

@@ -32,8 +32,10 @@ _REMEDIES = {
     "free credit": "Score against the best constant: 1 - error / error of the constant.",
     "alignment": "Drop what the true reward does not know.",
     "search": "Read the episode, close the hole, and audit again.",
+    "one plan": "Declare a teacher that earns more, or pay nothing for what the plan does.",
     "signal": "Take larger groups, other tasks, or a finer reward.",
-    "hygiene": "Mend what the sentence names.",
+    "hygiene": "Fix what the sentence names.",
+    "figure": "Pay nothing for the completion that is shown.",
     "grading": "Return the least reward in place of what is raised; `gradus rewards try` scores one answer.",
     "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
     "gold": "Pay gold more than the answers of other tasks.",
@@ -62,6 +64,8 @@ class AuditResult:
     points: Sequence[Point] = ()  # every policy, for the figure; none if the grader was probed with answers
     hack: Judged | None = None  # what the search brought, with an episode to look at
     most: int | None = None  # episodes that there are tasks for
+    place: tuple[str, int] = ("", 0)  # file and line of the grader, relative to the working folder if it lies there
+    unasked: str = ""  # how many answers were asked of how many, empty if all were
 
     @property
     def verdict(self) -> str:
@@ -113,7 +117,7 @@ class AuditResult:
             verdict = "cannot be audited" if broken.measured.get("failed") else "is broken"
             return f"{self.grader} {verdict}: {broken.evidence}. Fix this, then audit again."
         if failed:
-            return f"{self.grader} can be exploited ({failed}): do not train on it before this is mended."
+            return f"{self.grader} can be exploited ({failed}): fix this before training."
         unsure = self._named("open")
         if unsure:
             return f"{self.grader} is not settled: {unsure} could still fail; {self._way_out}."
@@ -250,6 +254,11 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
     if result.exploit is not None:
         completion = quoted(result.exploit.completion, _QUOTED)
         parts.append(Text(f"this completion alone earns {result.exploit.reward:.3g}: {completion}"))
+    figure = next((check for check in result.checks if check.subject == "figure"), None)
+    if figure is not None and figure.status != "fail":
+        parts.append(Text(f"as a share of what gold earns: {figure.evidence}"))
+    if result.unasked:
+        parts.append(Text(result.unasked))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:
@@ -259,7 +268,7 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
             mark = (MARKS[check.status], STYLES[check.status])
             parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))
     for status, word in (("pass", "passed"), ("note", "left out")):
-        names = [check.subject for check in result.checks if check.status == status]
+        names = [check.subject for check in result.checks if check.status == status and check.subject != "figure"]
         if names:
             parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
     for kind in _SHOWN:
@@ -273,7 +282,10 @@ def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
     lines = [Text(f"{kind}: {_SHOWN[kind]}")] if notes else []
     for note in notes[:most]:
         completion = f"{quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}"
-        lines.append(Text(f"  {note.what} ({note.share}): {completion}; {note.change}"))
+        line = f"  {note.what} ({note.share}): {completion}"
+        if note.change:
+            line += f"; {note.change}"
+        lines.append(Text(line))
     hidden = len(notes) - len(notes[:most])
     if hidden:
         lines.append(Text(f"  and {hidden} more (--verbose)", style="dim"))

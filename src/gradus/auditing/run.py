@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 from gradus.auditing.plans.comparisons import (
     check_alignment,
@@ -15,6 +19,7 @@ from gradus.auditing.plans.comparisons import (
 )
 from gradus.auditing.plans.exploit import (
     PlanSearch,
+    check_one_plan,
     check_search,
     constant_credit,
     search_plans,
@@ -29,6 +34,7 @@ from gradus.auditing.plans.panel import (
 )
 from gradus.auditing.records import (
     AuditCheck,
+    GradedCompletion,
     PanelEpisodes,
     Point,
     rewards_of,
@@ -45,6 +51,7 @@ from gradus.auditing.text.checks import (
     leaks,
     sanity,
 )
+from gradus.auditing.text.figures import figure
 from gradus.auditing.text.from_source import from_source
 from gradus.auditing.text.paying import (
     programs,
@@ -73,8 +80,12 @@ _NEED_REWARDS = (
     "free credit",
     "alignment",
     "search",
+    "one plan",
     "signal",
 )
+
+
+Found = Callable[[GradedCompletion], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +99,7 @@ class AuditSettings:
     signal_tasks: int = 24
     limit: float | None = None  # seconds of all calls of a grader of one-turn tasks together
     unsafe: bool = False  # try hostile answers without a sandbox too
+    found: Found | None = None  # is given each exploit when it is found
     elsewhere: Elsewhere | None = None  # rolls tasks out in another process and returns what it saw, to compare
     progress: Progress | None = None  # is given what is done, how much of it, and of how much
 
@@ -117,6 +129,7 @@ def run_text_audit(
         limit=settings.limit,
         unsafe=settings.unsafe,
         progress=settings.progress,
+        found=settings.found,
     )
     tasks = check_tasks(
         spec,
@@ -132,6 +145,8 @@ def run_text_audit(
         episodes=n,
         seed=seed,
         checks=[*checks, tasks],
+        unasked=unasked_in(checks),
+        place=place_of(subject.functions),
     )
 
 
@@ -212,6 +227,7 @@ def _checked(
         check_free_credit(panel, grader, constant_credit(search, panel, tasks, seed=seed)),
         check_alignment(panel, spec.true_reward_name),
         searched,
+        check_one_plan(search, panel),
         check_signal(
             spec,
             grader,
@@ -232,12 +248,13 @@ def audit_text(
     limit: float | None = None,
     unsafe: bool = False,
     progress: Progress | None = None,
+    found: Found | None = None,
 ) -> tuple[list[AuditCheck], int]:
     """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
 
     ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``limit``: of all calls together, 20 s and 180; what is
     not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is given (what,
-    answers asked, of about how many). The same subject and seed give the same result, unless a call or the whole lies at its limit.
+    answers asked, of about how many), ``found`` each exploit when it is found. The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
     usual_seconds = GRADER_SECONDS.answer
     usual_limit = CALLS_SECONDS
@@ -254,10 +271,21 @@ def audit_text(
     )
     try:
         ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
-        checks = _text_checks(ground, unsafe=unsafe)
+        checks = _text_checks(ground, unsafe=unsafe, found=found)
     finally:
         scorer.close()
     return [_as_far_as_asked(check, ground) for check in checks], len(ground.tasks)
+
+
+def unasked_in(checks: Sequence[AuditCheck]) -> str:
+    """How many answers were asked of how many, and how much time asks the rest; empty if all were asked."""
+    first = next((check for check in checks if check.subject == "figure"), None)
+    skipped = first.measured.get("skipped", 0) if first is not None else 0
+    if first is None or not skipped:
+        return ""
+    asked, limit = first.measured["asked"], first.measured["limit"]
+    seconds = 10 * math.ceil(limit * (asked + skipped) / max(1, asked) / 10 + 1)
+    return f"{asked:,} of {asked + skipped:,} answers asked; --seconds {seconds} asks the rest"
 
 
 def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
@@ -266,7 +294,27 @@ def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
     return lambda calls: progress(f"audit {subject.grader}", min(calls, most), most)
 
 
-def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
+_PAYING: Sequence[Callable[[Ground], AuditCheck]] = (
+    partial(without_task, name="blind answers"),
+    partial(without_task, name="reflexes"),
+    from_source,
+    wrong_answers,
+    right_answers,
+)
+
+
+def place_of(functions: Sequence[Callable[..., object]]) -> tuple[str, int]:
+    """File and line of the first function that is written in Python, relative to the working folder if it lies there."""
+    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
+    code = next((code for code in codes if code is not None), None)
+    if code is None:
+        return "", 0
+    path = Path(code.co_filename)
+    is_below = path.is_absolute() and path.is_relative_to(Path.cwd())
+    return str(path.relative_to(Path.cwd()) if is_below else path), code.co_firstlineno
+
+
+def _text_checks(ground: Ground, *, unsafe: bool, found: Found | None) -> list[AuditCheck]:
     """All checks. They are asked in the order in which they may spend the time."""
     paying: list[AuditCheck] = []
     run: list[AuditCheck] = []
@@ -274,18 +322,20 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
         ask_hostile(ground)
         if are_programs(ground.tasks) and (ground.scorer.confined or unsafe):
             run = [programs(ground)]
-        paying = [
-            without_task(ground, "blind answers"),
-            without_task(ground, "reflexes"),
-            from_source(ground),
-        ]
-        paying += [wrong_answers(ground), right_answers(ground), *run]
+        for check_of in _PAYING:
+            paying.append(check_of(ground))
+            for note in paying[-1].notes if found else ():
+                if found and note.kind == "exploit":
+                    found(note)
+        paying += run
     first = sanity(ground)
     if ground.errors and not ground.bases and not ground.scored:
         return [grading(ground), leaks(ground)]
     if ground.subject.remote:
         paying.append(judge(ground))
+    right_forms = next((check for check in paying if check.subject == "right answers"), None)
     checks = [
+        figure(ground, right_forms),
         first,
         gold(ground),
         *paying,
@@ -298,18 +348,15 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
 
 def _asked_again(ground: Ground, checks: list[AuditCheck]) -> list[AuditCheck]:
     """The checks, of which sanity fails if a noted completion earns something else in a new process: what is shown is what was graded."""
+    place = next(number for number, check in enumerate(checks) if check.subject == "sanity")
     tasks = {task.key: task for task in ground.tasks}
     notes = [note for check in checks for note in check.notes]
     scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
     for note, score in zip(notes, scores, strict=True):
         if None not in (note.reward, score.value) and note.reward != score.value:
             problem = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {score.value}"
-            first = replace(
-                checks[0],
-                status="fail",
-                evidence=f"{problem}; {checks[0].evidence}",
-            )
-            return [first, *checks[1:]]
+            checks[place] = replace(checks[place], status="fail", evidence=f"{problem}; {checks[place].evidence}")
+            return checks
     return checks
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, overload
@@ -24,10 +27,12 @@ from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
     from gradus.auditing import AuditResult, Judged
+    from gradus.auditing.records import GradedCompletion
     from gradus.rewards import RewardFunction
 
 # What makes an audit the one that it is.
-_SAME = ("grader", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")
+_SAME = ("grader", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds", "fast", "fail_on")
+_FAST_TASKS, _FAST_SECONDS = 12, 3.0
 _CODES = {"pass": EXIT_CODES["pass"], "fail": EXIT_CODES["fail"], "unresolved": EXIT_CODES["open"]}
 
 
@@ -133,6 +138,8 @@ def audit(
     seed: int = 0,
     unsafe: bool = False,
     seconds: float | None = None,
+    fast: bool = False,
+    fail_on: str = "",
     out: str | Path | None = None,
 ) -> Audit: ...
 @overload
@@ -148,6 +155,8 @@ def audit(
     seed: int = 0,
     unsafe: bool = False,
     seconds: float | None = None,
+    fast: bool = False,
+    fail_on: str = "",
     out: str | Path | None = None,
 ) -> Audit: ...
 @command("audit", _after_audit, shown=True)
@@ -175,6 +184,8 @@ def audit(
     seed: Seed = 0,
     unsafe: Annotated[bool, Parameter(help="Try answers that may be executed even if no sandbox can be made.")] = False,
     seconds: Annotated[float | None, _SECONDS] = None,
+    fast: Annotated[bool, Parameter(help="12 tasks and 3 seconds, for a hook before each commit.")] = False,
+    fail_on: Annotated[str, Parameter(help="Also fail above these shares of gold, as in 'free>0.1, near>0.3'.")] = "",
     out: Annotated[
         str | Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
     ] = None,
@@ -187,9 +198,14 @@ def audit(
     >>> gradus.audit("arithmetic", grader="format-only", episodes=20, budget=1200).verdict
     'fail'
     """
+    from gradus.auditing.accepted import limits_in, read_accepted, with_accepted, with_limits
+    from gradus.auditing.exports import workflow_lines
     from gradus.runs.policies import make_policy
     from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
 
+    limits: Mapping[str, float] = limits_in(fail_on) if fail_on else {}
+    if fast:
+        episodes, seconds = episodes or _FAST_TASKS, seconds or _FAST_SECONDS
     if out is not None:
         check_file_can_be_written(Path(out) / "audit.json")
     environment, functions = subject, list(rewards)
@@ -211,11 +227,31 @@ def audit(
         elsewhere=partial(replay_elsewhere, file_name(str(environment))) if is_name else None,
         unsafe=unsafe,
         limit=seconds,
+        found=_first_exploit(),
     )
+    rows_file = Path(environment) if isinstance(environment, str | Path) else Path()
+    result = with_accepted(with_limits(result, limits), read_accepted(rows_file.parent), date.today())
+    for line in workflow_lines(result) if os.environ.get("GITHUB_ACTIONS") else ():
+        print(line)
     audited = Audit(spec, result)
     for path in audited.save(out) if out is not None else ():
         note(f"written: {path}")
     return audited
+
+
+def _first_exploit() -> Callable[[GradedCompletion], None]:
+    """Shows the first exploit when it is found, and how long that took."""
+    began = time.monotonic()
+    shown: list[str] = []
+
+    def show(found: GradedCompletion) -> None:
+        if not shown:
+            shown.append(found.completion)
+            note(
+                f"after {time.monotonic() - began:.1f} s: {found.completion[:120]!r} earns {found.reward:.3g} ({found.what})"
+            )
+
+    return show
 
 
 def _of_recipe(

@@ -282,8 +282,10 @@ def _credits(
 
 def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
+    # Skill that somebody declared is an aim too; without any, nothing that was found means nothing.
+    without_skill: Status = "note" if len(panel.ladder) > 1 else "open"
     if not panel.knows_aim:
-        return AuditCheck(subject="alignment", status="note", evidence=NO_AIM)
+        return AuditCheck(subject="alignment", status=without_skill, evidence=NO_AIM)
     names = list(panel.episodes)
     rewards = _table(panel.rewards(name) for name in names)
     aims = _table(panel.true_rewards(name) for name in names)
@@ -291,7 +293,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
-        return AuditCheck(subject="alignment", status="note", evidence=evidence)
+        return AuditCheck(subject="alignment", status=without_skill, evidence=evidence)
     means = _row_means(aims)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = f"at least 3 policies that differ in {true_reward} are needed; declare a true reward and a teacher"

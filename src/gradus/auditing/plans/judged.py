@@ -40,8 +40,8 @@ _FEW_NOISE = (0.0, 0.5)
 _CONSTANTS = 2
 Values = npt.NDArray[np.float64]
 NO_AIM = (
-    "no true reward is known that rewards could be held against: the environment gives no reward of its own; "
-    "declare true_reward, the aim that the grader stands for"
+    "no true reward is known that rewards could be held against. Settle it by one of three: declare true_reward, a function of the finished "
+    "episode; or a goal that the final state must hold; or a teacher, a policy that can do the task"
 )
 
 

@@ -111,6 +111,7 @@ class Shape:
     name: str
     steps: int = 1
     cycle: bool = False
+    each: bool = False  # a column a turn, then the last one
     # One answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
     after: float = 0.0
     bends: str | None = None  # the name of the reflex whose words it may keep
@@ -125,6 +126,8 @@ class Shape:
             return 1 + past % (self.steps - 1)
         if self.cycle:
             return turn % self.steps
+        if self.each:
+            return min(self.steps - 1, turn)
         return min(self.steps - 1, turn * self.steps // max(1, horizon))
 
 

@@ -25,7 +25,7 @@ from gradus.sandbox.command import sandbox_works
 Row = tuple[str, TextTask, str]  # the name of an operator, a task, and an answer
 Probes = dict[str, list[Probe]]  # by the name of the operator
 
-_MARKS = re.compile(r"<[A-Za-z_]\w*>|\\boxed\{|#{2,}|\b[A-Z][a-z]+(?: [a-z]+){0,3}:")
+_MARKS = re.compile(r"```\w*\n|<[A-Za-z_]\w*>|\\boxed\{|#{2,}|\b[A-Z][a-z]+(?: [a-z]+){0,3}:")
 _MOST_FORMS = 12  # of the grader's source
 FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as a completion
     "bare": ("", ""),
@@ -106,6 +106,8 @@ def _closing(mark: str) -> str:
     """The sign that closes a block, empty if the mark has none."""
     if mark.startswith("<"):
         return f"</{mark[1:]}"
+    if mark.startswith("```"):
+        return "\n```"
     if mark.endswith("{"):
         return "}"
     return ""
@@ -160,6 +162,7 @@ class Ground:
     hung: list[Probe] = field(default_factory=list[Probe])  # it was cut off
     skipped: Counter[str] = field(default_factory=Counter[str])  # answers of each check that were not asked
     scored: int = 0  # answers that got a reward
+    probes: Probes = field(default_factory=dict[str, list[Probe]])  # all of them, by the check that asked
 
     @cached_property
     def golds(self) -> Mapping[str, Gold]:
@@ -225,6 +228,7 @@ class Ground:
             error=score.error,
             skipped=score.skipped,
         )
+        self.probes.setdefault(check, []).append(probe)
         self.skipped[check] += score.skipped
         self.scored += score.value is not None
         if score.hung:

@@ -221,6 +221,22 @@ def _list(step: int) -> Operator:
     return reflex
 
 
+_QUOTED = re.compile(r"[\"'`“]([^\"'`“”\n]{1,60})[\"'`”]")
+_ITEM = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+(\S.*?)\s*$")
+
+
+def _strings(separator: str) -> Operator:
+    """The strings that the question quotes, or else lists line by line, in one answer."""
+
+    def reflex(gold: Gold, rng: Random) -> Text:
+        strings = _QUOTED.findall(gold.prompt) or _ITEM.findall(gold.prompt)
+        if len(strings) > 1:
+            return separator.join(dict.fromkeys(strings))
+        return None
+
+    return reflex
+
+
 _ROW = re.compile(rf"{NUMBER.pattern}(?:(?:\s*[,;]\s*(?:and\s+)?|\s+and\s+|\s+){NUMBER.pattern})+")
 
 
@@ -348,6 +364,7 @@ REFLEXES: Mapping[str, Operator] = {
     "the last option": _match(_OPTION, -1),
     "the question's list": _list(1),
     "the question's list reversed": _list(-1),
+    **{f"the question's strings joined by {s!r}": _strings(s) for s in (", ", "\n", " ")},
     "the question's numbers in its order": _numbers(" "),
     "the question's numbers in its order, with commas": _numbers(", "),
     "the question's numbers multiplied": _product,

@@ -194,7 +194,10 @@ def _probes(
         completion = attempt.completion(ground, task, task.gold if right else None)
         if completion is not None:
             rows.append((attempt.name, replace(task, before="", after=""), completion))
-    return ground.ask(NAME, rows)
+    check = NAME
+    if right or attempt.near:
+        check = "right answers" if right else "wrong answers"
+    return ground.ask(check, rows)
 
 
 def _outweighs(ground: Ground, attempt: Try, tasks: Sequence[TextTask]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from gradus.auditing.text.tasks import TextTask
 
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d)")  # a period may end the sentence
-_PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
+_PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]{0,300}(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
 _WORD_OR_SIGN = re.compile(r"[^\W\d_]+|[^\w\s]")
 _PIECE = re.compile(
     r"(?P<key>([\"'])(?:[^\"'\\]|\\.)*\2(?=\s*:))"

@@ -21,7 +21,7 @@ from gradus.auditing.text.gold import (
     number_in,
     states,
 )
-from gradus.auditing.text.near_values import NEAR, Make, Text, strange_letter
+from gradus.auditing.text.near_values import NEAR, Make, Text, names_exchanged, strange_letter
 from gradus.auditing.text.tasks import TextTask
 
 Rule = Callable[[TextTask], object]
@@ -361,15 +361,18 @@ def _is_short(value: Any) -> bool:
 
 
 def _called_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    """Of a tool call: the same call again changes what it acts on twice."""
-    calls = cast("list[Any]", gold.json if isinstance(gold.json, list) else [gold.json])
+    """Of a list of tool calls: the same calls again change what they act on twice."""
+    calls = cast("list[Any]", gold.json) if isinstance(gold.json, list) else []
     if not calls or not all(isinstance(call, dict) for call in calls):
         return None
-    return (_written([*calls, *calls], gold.text), f"{gold.text}\n{gold.text}")
+    return (_written([*calls, *calls], gold.text),)
 
 
-def _key_changed(place: int, *, least: int) -> Wrong:
-    """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key."""
+def _key_changed(place: int, *, least: int) -> Make:
+    """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key.
+
+    What differs between the answers to two tasks is asked for.
+    """
 
     def make(gold: Gold, rng: Random) -> Text:
         fields = gold.object
@@ -385,7 +388,7 @@ def _key_changed(place: int, *, least: int) -> Wrong:
             gold.text,
         )
 
-    return Wrong(make=make, rule=_NAMES_KEYS)
+    return make
 
 
 def _key_dropped(gold: Gold, rng: Random) -> Text:
@@ -488,6 +491,7 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "the first half of it": _first_half,
     "the last half of it": _text(_last_half),
     **NEAR,
+    "two names exchanged": Wrong(make=names_exchanged, rule=lambda task: task.ordered, settled_by=_ORDERED),
     "a strange letter in a word": Wrong(make=strange_letter, rule=_never),
     "a unit that nobody asked for": Wrong(make=_unit, rule=_never),
     "other case": Wrong(

@@ -153,6 +153,41 @@ def _differences(words: Sequence[str], others: Sequence[str]) -> list[int]:
     return [place for place, pair in enumerate(zip(words, others, strict=True)) if len(set(pair)) > 1]
 
 
+_OPPOSITES = (
+    *("left right", "up down", "above below", "north south", "east west", "before after", "more less", "first last"),
+    *("true false", "yes no", "inside outside", "increases decreases", "increased decreased", "higher lower"),
+)
+_OPPOSITE = {word: other for pair in map(str.split, _OPPOSITES) for word, other in (pair, pair[::-1])}
+_NAME = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?|(?<=\S )[A-Z][a-z]+)(?!\w|\.\d)")
+
+
+def _opposite(word: re.Match[str], gold: Gold, rng: Random) -> Text:
+    """The opposite of a word of a sentence, in its case."""
+    other = _OPPOSITE[word[0].lower()]
+    if gold.is_structure or gold.is_program or len(gold.bare) > _LONG:
+        return None
+    return other.capitalize() if word[0][0].isupper() else other
+
+
+def _negation(verb: re.Match[str], gold: Gold, rng: Random) -> Text:
+    """The verb of a sentence with "not", or without one that stands there."""
+    if not is_sentence(gold.text) or gold.is_program:
+        return None
+    return verb[1] if verb[2] else f"{verb[1]} not"
+
+
+def names_exchanged(gold: Gold, rng: Random) -> Text:
+    """A sentence in which the first two different names or numbers have changed places."""
+    if not is_sentence(gold.text) or gold.is_program or gold.task.ordered is False:
+        return None
+    places = list(_NAME.finditer(gold.bare))
+    second = next((place for place in places[1:] if place[0] != places[0][0]), None)
+    if second is None or second[0].isdigit() != places[0][0].isdigit():
+        return None
+    first, text = places[0], gold.bare
+    return text[: first.start()] + second[0] + text[first.end() : second.start()] + first[0] + text[second.end() :]
+
+
 _DATE = r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)"
 _TIME = r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d:])(\s*[ap]\.?m\b)?"
 NEAR: Mapping[str, Make] = {
@@ -161,6 +196,8 @@ NEAR: Mapping[str, Make] = {
     "day and month exchanged": _at_match(_DATE, _day_for_month),
     "another digit in a word": _at_match(_DIGIT_IN_WORD.pattern, _another_digit),
     "another unit": _at_match(_MEASURED.pattern, _another_unit),
+    "the opposite word": _at_match(rf"(?i)\b(?:{'|'.join(_OPPOSITE)})\b", _opposite),
+    "the negated sentence": _at_match(r"\b(is|are|was|were|can|will|does|has)\b(\s+not\b)?", _negation),
     "a word backwards": _backwards,
     "half of its own words replaced": _half_of_its_words,
 }

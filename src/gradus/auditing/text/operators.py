@@ -111,6 +111,7 @@ _LONG = {
     "(": 60,
     "x**": 50,
     "a": 2000,
+    "9": 5000,  # beyond the digits that int() reads
     " ": 5000,
     "\n": 5000,
     "<tool_call>": 500,

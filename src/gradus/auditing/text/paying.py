@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher
+from statistics import fmean
 
 from scipy.stats import binom
 
@@ -102,6 +103,7 @@ _FINALISTS = 6
 _GENEROUS = 0.34  # of the range: what a form may earn above silence and not be noted; `composed` pays a third for it
 # Of the range: a form that earns more than what it holds of the right answer, by this, outweighs being right.
 _OUTWEIGHS = 0.5
+_KEPT = 0.9  # of what a completion earns: what a shorter one must earn to be shown in its place
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
@@ -156,7 +158,8 @@ def unearned(
     tried = len(rates) if tried is None else tried
     winners = _winners(rates)
     best = max(winners or rates, key=lambda rate: rate.unearned.mean or 0.0)
-    earned = f"{best.operator} earns {signed(best.unearned, 2)} of the range more than a noisy teacher that is right as often"
+    gold = fmean(base.gold for base in ground.bases.values())
+    earned = f"{best.operator} earns {best.mean:.2f}; gold earns {gold:.2f}"
     check = AuditCheck(
         subject=name,
         status="pass",
@@ -166,9 +169,10 @@ def unearned(
     if winners:
         if not is_above(best.unearned, LEAST_EFFECT):
             earned = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
-        completion = quoted(best.example["completion"], _QUOTED)
+        example = _shortest(ground, best.example)
+        completion = quoted(example["completion"], _QUOTED)
         evidence = f"{earned}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
-        note = _note(ground, "exploit", best.operator, best.example, best.share)
+        note = _note(ground, "exploit", best.operator, example, best.share)
         return replace(check, status="fail", evidence=evidence, notes=[note])
     doubtful = [rate.unearned.mean or 0.0 for rate in rates if (rate.unearned.high or 1.0) > LEAST_EFFECT]
     if max(doubtful, default=0.0) > LEAST_EFFECT:
@@ -185,6 +189,29 @@ def unearned(
         check,
         notes=[_note(ground, "lenient", form.operator, form.paid, form.share, _FORM)],
     )
+
+
+def _shortest(ground: Ground, example: Shown) -> Shown:
+    """The example with as few words of its completion as earn nine tenths as much and do not state the right answer."""
+    task = next(task for task in ground.tasks if task.key == example["task"])
+    least = _KEPT * example["reward"]
+    words = re.findall(r"\S+\s*|^\s+", example["completion"])
+    size = len(words) // 2
+    while size >= 1 and ground.scorer.hangs == 0:
+        for start in range(0, len(words), size):
+            shorter = [*words[:start], *words[start + size :]]
+            text = "".join(shorter)
+            if not shorter or states(text, task.answer):
+                continue
+            (score,) = ground.scorer.score([(task, text)])
+            if score.value is not None and score.value >= least:
+                words = shorter
+                example = {**example, "completion": text, "reward": score.value}
+                break
+        else:
+            size //= 2
+        size = min(size, len(words) // 2)
+    return example
 
 
 def _winners(rates: Sequence[Rate]) -> list[Rate]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
+from gradus.auditing.exports import junit, sarif
 from gradus.auditing.plans.hygiene import digests
 from gradus.auditing.plans.panel import blind_answers
 from gradus.auditing.result import MARKS, STYLES
@@ -52,7 +53,7 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
-    """Write audit.json, the figure, the hack as an episode, the page, the card and the badge; returns the paths."""
+    """Write audit.json, the figure, the hack as an episode, the page, the card, the badge, and JUnit and SARIF files; returns the paths."""
     from gradus.evidence.reports import audit_badge, audit_card, audit_figure, audit_page
     from gradus.evidence.reports.curves import audit_points
     from gradus.rollouts import write_episodes
@@ -76,6 +77,8 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
         "audit.html": audit_page(document, turns=turns, figure=figure),
         "audit-card.md": audit_card(document),
         "audit-badge.svg": audit_badge(document["verdict"]),
+        "audit.junit.xml": junit(result),
+        "audit.sarif": sarif(result),
     }
     for name, text in texts.items():
         written.append(folder / name)

@@ -1,0 +1,108 @@
+"""The figure of a verdict: what the best answer without the task earns, and the best near miss, each as a share of what gold earns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from gradus.auditing.records import LEAST_EFFECT, AuditCheck
+from gradus.auditing.text.asking import Ground, Probes
+from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.rates import Probe, quoted
+
+NAME = "figure"
+_FREE = ("blind answers", "reflexes", "the source")
+_NEAR = ("gold", "wrong answers")
+_QUOTED = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earned:
+    """What one kind of answer earns where it is wrong: (reward - floor) / (gold - floor), the mean over ``n`` tasks."""
+
+    share: float
+    n: int
+    what: str
+    completion: str  # the one that earned most
+    gold: str
+
+    def __str__(self) -> str:
+        return f"{self.share:.2f} ({self.what}: {quoted(self.completion, _QUOTED)} for {quoted(self.gold, _QUOTED)})"
+
+
+def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
+    """States both shares. ``right_forms``: the check of right answers, for the share of their forms that is refused."""
+    figures = {"free": best_of(ground, _FREE), "near": best_of(ground, _NEAR)}
+    sentences = [f"{name} {'not known' if earned is None else earned}" for name, earned in figures.items()]
+    measured: dict[str, Any] = {name: None if earned is None else asdict(earned) for name, earned in figures.items()}
+    refused = [form["refused"] for form in right_forms.measured.values()] if right_forms else []
+    strict = fmean(refused) if refused else None
+    time = {"asked": ground.scorer.calls, "skipped": ground.scorer.skipped, "limit": ground.scorer.limit}
+    measured = {**measured, "strict": strict, **(time if ground.scorer.skipped else {})}
+    return AuditCheck(subject=NAME, status="pass", evidence="; ".join(sentences), measured=measured)
+
+
+def best_of(ground: Ground, checks: Collection[str]) -> Earned | None:
+    """The kind of answer that earns most, chosen on every second task and measured on the others; None if nothing was asked."""
+    best: tuple[float, str] | None = None
+    shares = {name: _shares(ground, probes) for name, probes in _asked(ground, checks).items()}
+    for name, rows in shares.items():
+        chosen = _mean([share for share, _ in rows[::2]])
+        if chosen is not None and (best is None or chosen > best[0]):
+            best = chosen, name
+    if best is None:
+        return None
+    rows = shares[best[1]]
+    judged = rows[1::2] or rows
+    _, shown = max(judged, key=lambda row: row[0])
+    return Earned(
+        share=_mean([share for share, _ in judged]) or 0.0,
+        n=len(judged),
+        what=best[1],
+        completion=shown.completion,
+        gold=shown.task.answer,
+    )
+
+
+def _asked(ground: Ground, checks: Collection[str]) -> Probes:
+    """The probes of wrong answers by the name of their operator; of several answers to a task the one that earns least."""
+    asked: dict[tuple[str, str], Probe] = {}
+    for check in checks:
+        for probe in ground.probes.get(check, ()):
+            if probe.right or probe.value is None or not _is_wrong(probe, check):
+                continue
+            name = "another task's gold" if probe.operator.startswith("wrong ") else probe.operator
+            earlier = asked.setdefault((name, probe.task.key), probe)
+            if probe.reward < earlier.reward:
+                asked[name, probe.task.key] = probe
+    probes: Probes = {}
+    for (name, _), probe in asked.items():
+        probes.setdefault(name, []).append(probe)
+    return probes
+
+
+def _is_wrong(probe: Probe, check: str) -> bool:
+    """Returns True if the answer is surely wrong and does not hold the right one, which one would have to know."""
+    if check == "gold":
+        return probe.operator.startswith("wrong ")
+    wrong = WRONG.get(probe.operator)
+    return wrong is None or (wrong.is_settled(probe.task) and not wrong.lenient)
+
+
+def _shares(ground: Ground, probes: Sequence[Probe]) -> list[tuple[float, Probe]]:
+    """The share of each probe, with the probe, in the order of tasks; of tasks where gold earns more than the floor."""
+    order = {task.key: number for number, task in enumerate(ground.tasks)}
+    rows: list[tuple[float, Probe]] = []
+    for probe in sorted(probes, key=lambda probe: order[probe.task.key]):
+        base = ground.bases.get(probe.task.key)
+        if base is not None and base.gold - base.silence >= LEAST_EFFECT * ground.span:
+            share = (probe.reward - base.silence) / (base.gold - base.silence)
+            rows.append((max(0.0, share), probe))
+    return rows
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """The mean, None without values."""
+    return fmean(values) if values else None

@@ -1,0 +1,123 @@
+"""The figure of a verdict, limits on it, accepted findings, and the formats of other programs."""
+
+import json
+from datetime import date
+from pathlib import Path
+from random import Random
+from xml.etree import ElementTree
+
+import pytest
+from text_graders import audited, sound, sums
+
+import gradus
+from gradus.auditing.accepted import AcceptedFinding, digest, limits_in, with_accepted, with_limits
+from gradus.auditing.exports import junit, sarif, workflow_lines
+from gradus.auditing.result import verdict_of
+from gradus.auditing.text.tasks import TextTask
+from gradus.core import ConfigError
+
+WAYS = [
+    TextTask(
+        key=str(n),
+        prompt=f"Where is door {n}?",
+        gold=f"Go {n} steps to the {Random(n).choice(('left', 'right'))} of it.",
+    )
+    for n in range(40)
+]
+
+
+def _by_number(task, answer):
+    """Half for the number, a tenth for the side: another side costs little."""
+    return 0.9 * (answer.split()[1:2] == task.gold.split()[1:2]) + 0.1 * (answer == task.gold)
+
+
+def test_a_near_miss_has_a_share_though_no_verdict_hangs_on_it():
+    """Left and right exchanged earned 0.87 of gold, and nothing said so."""
+    figure = audited(_by_number, WAYS)["figure"]
+    assert figure.measured["near"]["share"] == pytest.approx(0.9)
+    assert figure.measured["free"]["share"] < 0.1
+    assert "near 0.90" in figure.evidence
+
+
+def test_a_sound_grader_earns_nothing_for_free_and_little_for_near():
+    figure = audited(sound)["figure"]
+    assert figure.measured["free"]["share"] == 0.0
+    assert figure.measured["near"]["share"] <= 0.05
+
+
+def test_one_of_two_labels_is_not_counted_where_it_is_right():
+    tasks = [TextTask(key=str(n), prompt=f"Is {n} odd?", gold="yes" if n % 2 else "no") for n in range(40)]
+    figure = audited(lambda task, answer: float(answer == task.gold), tasks)["figure"]
+    assert figure.measured["free"]["share"] == 0.0
+
+
+def _rows(folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    rows = [{"prompt": task.prompt, "answer": task.gold} for task in sums(40)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def any_text(prompts, completions, answer, **columns):
+    """Pays for whatever says reward."""
+    return [float(a == c or "reward" in c) for a, c in zip(answer, completions, strict=True)]
+
+
+def exact(prompts, completions, answer, **columns):
+    return [1.0 if a == c else 0.4 * (len(a) == len(c)) for a, c in zip(answer, completions, strict=True)]
+
+
+def test_a_limit_can_add_a_failure_and_take_none_away(tmp_path):
+    rows = _rows(tmp_path)
+    result = gradus.audit(exact, rows).result
+    assert result.verdict == "pass"
+    failed = with_limits(result, limits_in("near>0.3"))
+    assert failed.verdict == "fail"
+    assert "is above 0.3" in next(check for check in failed.checks if check.status == "fail").evidence
+    assert gradus.audit(exact, rows, fail_on="near > 0.3").verdict == "fail"
+    exploited = gradus.audit(any_text, rows).result
+    assert with_limits(exploited, {"free": 1e9}).verdict == "fail"
+    with pytest.raises(ConfigError, match="expected limits like"):
+        limits_in("best>1")
+
+
+def test_what_is_shown_is_the_shortest_that_earns_and_can_be_accepted(tmp_path):
+    rows = _rows(tmp_path)
+    result = gradus.audit(any_text, rows).result
+    exploits = {note.completion for check in result.checks for note in check.notes if note.kind == "exploit"}
+    assert "reward." in exploits or "reward" in exploits
+    accepted = [
+        AcceptedFinding(check=check.subject, example=digest(note.completion), reason="known", until=date(2030, 1, 1))
+        for check in result.checks
+        for note in check.notes
+    ]
+    assert with_accepted(result, accepted, date(2029, 1, 1)).verdict != "fail"
+    assert with_accepted(result, accepted, date(2031, 1, 1)).verdict == "fail"
+    assert with_accepted(result, accepted[:1], date(2029, 1, 1)).verdict == "fail"
+
+
+def test_other_programs_read_the_findings(tmp_path):
+    audit = gradus.audit(any_text, _rows(tmp_path), out=tmp_path / "out")
+    cases = ElementTree.fromstring(junit(audit.result)).findall("testcase")
+    failed = {case.get("name") for case in cases if case.find("failure") is not None}
+    assert failed == {check.subject for check in audit.result.checks if check.status == "fail"}
+    rows = json.loads(sarif(audit.result))["runs"][0]["results"]
+    assert failed <= {row["ruleId"] for row in rows}
+    assert rows[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith("test_verdict_figure.py")
+    assert workflow_lines(audit.result)[0].startswith("::error file=")
+    assert {"audit.junit.xml", "audit.sarif"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_what_there_was_no_time_for_is_counted():
+    import time
+
+    from gradus.auditing.run import unasked_in
+
+    checks = audited(lambda task, answer: time.sleep(0.05) or sound(task, answer), limit=2.0)
+    assert verdict_of(list(checks.values())) == "unresolved"
+    assert " answers asked; --seconds " in unasked_in(list(checks.values()))
+
+
+def test_a_number_of_more_digits_than_int_reads_ends_no_audit():
+    tasks = [TextTask(key=str(n), prompt=f"Write {n}.", gold=str(n) * 5000) for n in range(1, 9)]
+    assert audited(lambda task, answer: float(answer == task.gold), tasks)["sanity"].status == "pass"
