@@ -49,6 +49,7 @@ def test_an_honest_grader_passes_every_check(honest):
         "free credit": "pass",
         "alignment": "pass",
         "search": "pass",
+        "one plan": "pass",
         "signal": "pass",
         "hygiene": "pass",
     }

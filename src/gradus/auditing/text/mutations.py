@@ -368,11 +368,8 @@ def _called_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return (_written([*calls, *calls], gold.text),)
 
 
-def _key_changed(place: int, *, least: int) -> Make:
-    """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key.
-
-    What differs between the answers to two tasks is asked for.
-    """
+def _key_changed(place: int, *, least: int) -> Wrong:
+    """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key."""
 
     def make(gold: Gold, rng: Random) -> Text:
         fields = gold.object
@@ -388,7 +385,7 @@ def _key_changed(place: int, *, least: int) -> Make:
             gold.text,
         )
 
-    return make
+    return Wrong(make=make, rule=_NAMES_KEYS)
 
 
 def _key_dropped(gold: Gold, rng: Random) -> Text:
