@@ -154,7 +154,7 @@ def test_the_same_audit_gives_the_same_bytes(gullible):
 def test_the_document_has_what_machines_read(gullible):
     document = gullible.to_json()
     assert document["verdict"] == "fail"
-    assert [set(check) >= {"name", "status", "evidence", "measured"} for check in document["checks"]] == [True] * 7
+    assert [set(check) >= {"name", "status", "evidence", "measured"} for check in document["checks"]] == [True] * 8
     point = next(point for point in document["points"] if point["policy"] == "sandbagger")
     assert point["role"] == "exploit"
     assert set(point["reward"]) == {"mean", "low", "high", "n"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Any, Literal
 
 from gradus.core import Episode, Panel
@@ -112,6 +113,12 @@ class PanelEpisodes(Panel):
     def knows_aim(self) -> bool:
         """The true reward of some episode is known."""
         return any(aim is not None for name in self.episodes for aim in self.true_rewards(name))
+
+    @property
+    def is_own_aim(self) -> bool:
+        """The reward of every episode is its true reward, or no true reward is known: there is nothing to hold the reward against."""
+        pairs = (zip(self.rewards(name), self.true_rewards(name), strict=True) for name in self.episodes)
+        return all(aim is None or reward is None or isclose(reward, aim) for pair in pairs for reward, aim in pair)
 
     @property
     def max_turns(self) -> int:

@@ -286,14 +286,14 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     without_skill: Status = "note" if len(panel.ladder) > 1 else "open"
     if not panel.knows_aim:
         return AuditCheck(subject="alignment", status=without_skill, evidence=NO_AIM)
-    names = list(panel.episodes)
-    rewards = _table(panel.rewards(name) for name in names)
-    aims = _table(panel.true_rewards(name) for name in names)
-    if np.allclose(rewards, aims, equal_nan=True):
+    if panel.is_own_aim:
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
         return AuditCheck(subject="alignment", status=without_skill, evidence=evidence)
+    names = list(panel.episodes)
+    rewards = _table(panel.rewards(name) for name in names)
+    aims = _table(panel.true_rewards(name) for name in names)
     means = _row_means(aims)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = f"at least 3 policies that differ in {true_reward} are needed; declare a true reward and a teacher"
