@@ -16,9 +16,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import ConfigError, GradusError
 from gradus.interop.push import plan_push, upload
+from gradus.policies.local.export import export_model
 from tests.fakes import results_document
 
 NONE = {"mean": None, "low": None, "high": None}
@@ -186,3 +188,13 @@ def test_a_run_of_several_seeds_is_pushed_with_the_figures_of_the_seed_whose_wei
     assert "training seed 3;" in card
     assert "Its figures prove nothing" in card
     assert files["results.json"] == several / "seed-3" / "results.json"
+
+
+def test_an_exports_card_keeps_its_proof_when_it_is_pushed(tmp_path: Path) -> None:
+    """A card was written anew that said that the model had not been evaluated."""
+    export_model(make_tiny_qwen2(tmp_path / "model"), tmp_path / "out", results=RESULTS)
+    card = str(plan_push(tmp_path / "out", "me/it").files["README.md"])
+    assert "| grpo | 0.500 [0.400,\xa00.600] | 1.000 |" in card
+    assert "# me/it\n" in card
+    assert 'model="me/it"' in card
+    assert '"out"' not in card

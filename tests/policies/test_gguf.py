@@ -1,98 +1,169 @@
-"""A GGUF file becomes an ordinary model folder: the same function of the same tokens, with its name and licence."""
+"""A GGUF file that is written is the same function of the same tokens, for our own reader and for llama.cpp."""
 
 from __future__ import annotations
 
+import json
+import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+import transformers
+from model_matrix import make_model
+from tiny_qwen2 import SHAPE, byte_tokenizer
+from transformers import AutoModelForCausalLM
 
 from gradus.core import ConfigError
 from gradus.policies.local.export import export_model
 from gradus.policies.local.folders import check_model_source, find_model
 from gradus.policies.local.gguf import dequantize, read_source, source_facts
+from gradus.policies.local.gguf_writer import go_template
 from gradus.policies.local.loading import load_model
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.training.run.checkpoints import save_model
 
-gguf = pytest.importorskip("gguf")
-LETTERS = [*"abcdefgh", "Ġ", "ab", "cd"]
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
+pytest.importorskip("gguf")
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama3": ("LlamaConfig", {"rope_parameters": LLAMA3, "hidden_size": 96, "head_dim": 32, "attention_bias": True}),
+    "qwen2": ("Qwen2Config", {"intermediate_size": 48}),  # rows that cannot be cut into blocks of 32
+    "qwen3": ("Qwen3Config", {"head_dim": 128, "vocab_size": 384}),  # rows for more tokens than there are
+}
+FORMATS = {"f16": 0.02, "q8_0": 0.2, "q4_0": 3.0}  # largest difference of any token's log-prob, nats
+TEXT = "Don't  STOP: it's 12345 café\n\n x=3.14; (a+b) 中文!\r\n end"
 
 
-def tiny_llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(SPECIAL + LETTERS), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=True, initializer_range=0.2,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+def tiny(name: str, folder: Path) -> Path:
+    """A random model with a system prompt and sampling that it was trained with."""
+    kind, changes = MODELS[name]
+    tokenizer = byte_tokenizer()
+    shape = {
+        "vocab_size": len(tokenizer),
+        "initializer_range": 0.15,
+        "max_position_embeddings": 512,
+        **SHAPE,
+        **changes,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        config = getattr(transformers, kind)(bos_token_id=None, eos_token_id=tokenizer.eos_token_id, **shape)
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    sampling = SamplingConfig(temperature=0.5, top_p=0.9, max_new_tokens=300)
+    write_settings(folder, ModelSettings(system_prompt='Say "yes" or\nno.', sampling=sampling))
+    return folder
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, kind: Any) -> None:
-    """The model as llama.cpp's converter writes it: query and key rows in its own order, matrices quantized."""
-    writer = gguf.GGUFWriter(str(path), "llama")
-    config = model.config
-    writer.add_name("Tiny Llama")
-    writer.add_license("apache-2.0")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(SPECIAL + LETTERS)
-    writer.add_token_types([3] * len(SPECIAL) + [1] * len(LETTERS))
-    writer.add_token_merges(["a b", "c d"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_chat_template(TEMPLATE)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, value in model.state_dict().items():
-        if name == "lm_head.weight":
-            continue  # tied
-        array = value.numpy()
-        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if part in name:
-                rows = array.reshape(heads, 2, -1, array.shape[1])
-                array = rows.swapaxes(1, 2).reshape(array.shape)
-        target = names.get_name(name, try_suffixes=(".weight",))
-        stored = kind if array.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(target, gguf.quantize(np.ascontiguousarray(array), stored), raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
-def test_a_gguf_file_becomes_the_same_model(tmp_path: Path, kind: str) -> None:
-    model, stored = tiny_llama(), gguf.GGMLQuantizationType[kind]
-    write_gguf(tmp_path / "tiny.gguf", model, stored)
-    for value in model.state_dict().values():  # the file holds rounded weights
-        if value.ndim == 2:
-            value.copy_(torch.from_numpy(gguf.dequantize(gguf.quantize(value.numpy(), stored), stored)))
-    source = dequantize(tmp_path / "tiny.gguf", tmp_path / "model")
-    assert (source["name"], source["license"], source["quantization"]) == ("Tiny Llama", "apache-2.0", kind)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
-    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
-    ids = torch.tensor([[1, 3, 4, 5, 11, 2]])
+def logprobs(folder: Path, ids: list[int]) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        assert (loaded(ids).logits - model(ids).logits).abs().max() < 1e-5
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    assert tokenizer.chat_template == TEMPLATE
-    assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [len(SPECIAL) + LETTERS.index("ab")]
-    assert read_source(tmp_path / "model") == source
-    assert source_facts(tmp_path / "model") == [
-        f"trained from Tiny Llama, licence apache-2.0, dequantized from {kind} (`tiny.gguf`)"
-    ]
+        return model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])  # transformers reads no scaled rotary frequencies
+def test_our_reader_gets_the_same_model_back(tmp_path: Path, name: str, kind: str) -> None:
+    folder = tiny(name, tmp_path / "model")
+    result = export_model(folder, tmp_path / "out", gguf=kind)
+    assert result.dtype == kind
+    dequantize(tmp_path / "out" / f"out-{kind}.gguf", tmp_path / "again")
+    ids = load_model(folder).tokenizer(TEXT)["input_ids"]
+    assert load_model(tmp_path / "again").tokenizer.chat_template == load_model(folder).tokenizer.chat_template
+    difference = logprobs(folder, ids) - logprobs(tmp_path / "again", ids)
+    assert difference.abs().max() < FORMATS[kind]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_llama_cpp_reads_the_same_tokens_prompt_and_log_probs(tmp_path: Path, name: str) -> None:
+    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp itself is needed: pip install xllamacpp")
+    folder = tiny(name, tmp_path / "model")
+    loaded = load_model(folder)
+    ids = loaded.tokenizer(TEXT)["input_ids"]
+    expected = logprobs(folder, ids)
+    for kind, tolerance in FORMATS.items():
+        export_model(folder, tmp_path / kind, gguf=kind)
+        settings = xllamacpp.CommonParams()
+        settings.model.path = str(tmp_path / kind / f"{kind}-{kind}.gguf")
+        settings.n_ctx, settings.n_parallel, settings.warmup, settings.verbosity = 512, 1, False, 0
+        server = xllamacpp.Server(settings)
+        tokens = ask(server, "/tokenize", {"content": TEXT, "add_special": True})["tokens"]
+        assert tokens == ids
+        messages = loaded.renderer.messages("Be brief.", "One?", "Two.", "Three?")
+        assert ask(server, "/apply-template", {"messages": messages})["prompt"] == loaded.renderer.render(messages)
+        # An answer is a whole letter: the server says nothing of half a character.
+        letter = [[loaded.tokenizer.convert_tokens_to_ids("a"), 100.0]]
+        body = {"prompt": ids, "n_predict": 1, "n_probs": len(expected), "temperature": 1.0, "logit_bias": letter}
+        (first,) = ask(server, "/completion", body)["completion_probabilities"]
+        tops = first["top_logprobs"]
+        assert len(tops) > len(expected) // 2
+        gaps = [abs(top["logprob"] - float(expected[top["id"]])) for top in tops]
+        assert max(gaps) < tolerance
+
+
+def ask(server: Any, route: str, body: dict[str, Any]) -> dict[str, Any]:
+    """One call of llama.cpp's own server."""
+    request = urllib.request.Request(
+        server.listening_address + route, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def test_the_modelfile_writes_the_prompt_that_the_model_was_trained_with(tmp_path: Path) -> None:
+    """Read as Ollama reads it: system prompt, then the messages in turn, up to where the model speaks."""
+    folder = tiny("qwen2", tmp_path / "model")
+    export_model(folder, tmp_path / "out", gguf="q8_0")
+    text = (tmp_path / "out" / "Modelfile").read_text()
+    assert text.startswith("FROM ./out-q8_0.gguf\n")
+    parameters = dict(re.findall(r"^PARAMETER (\S+) (.*)$", text, re.MULTILINE))
+    assert (parameters["temperature"], parameters["top_p"]) == ("0.5", "0.9")
+    assert parameters["num_predict"] == "300"
+    assert parameters["stop"] == '"""<|im_end|>"""'
+    assert 'SYSTEM """Say "yes" or\nno."""' in text
+    template = text.split('TEMPLATE """')[1].split('"""')[0]
+    renderer = load_model(folder).renderer
+    for system in ("Say yes.", ""):
+        messages = renderer.messages(system, "One?", "Two.", "Three?")
+        assert as_ollama(template, system, messages) == renderer.render(messages)
+
+
+def as_ollama(template: str, system: str, messages: list[dict[str, str]]) -> str:
+    """What text/template of Go makes of a template of this form."""
+    form = (
+        r"{{ if \.System }}(.*){{ \.System }}(.*){{ else }}(.*){{ end }}{{ range \.Messages }}"
+        r'{{ if eq \.Role "user" }}(.*){{ else if eq \.Role "assistant" }}(.*){{ end }}{{ end }}'
+    )
+    match = re.fullmatch(form, template, re.DOTALL)
+    assert match
+    before, between, bare, user, assistant = match.groups()
+    turns = {"user": user, "assistant": assistant, "system": ""}
+    head = before + system + between if system else bare
+    return head + "".join(turns[each["role"]].replace("{{ .Content }}", each["content"]) for each in messages)
+
+
+def test_a_template_that_is_no_frame_is_left_to_the_file(tmp_path: Path) -> None:
+    renderer = load_model(tiny("llama", tmp_path / "model")).renderer
+    assert go_template(renderer, "") is not None
+    renderer._template = renderer._template.replace("<|im_end|>", "<|im_end|>{{ loop.index }}")
+    assert go_template(renderer, "") is None
+
+
+def test_models_of_which_no_file_is_written_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Llama, Qwen 2, Qwen 3, and this model is gemma2"):
+        export_model(make_model("gemma2", tmp_path / "gemma2"), tmp_path / "out", gguf="q8_0")
+    with pytest.raises(ConfigError, match=r"tokenizer of byte pairs.*this one's is Unigram"):
+        export_model(make_model("llama", tmp_path / "llama"), tmp_path / "out", gguf="q8_0")
+    with pytest.raises(ConfigError, match="gguf is f16, q8_0, q4_0, got 'q9'"):
+        export_model(tmp_path / "llama", tmp_path / "out", gguf="q9")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -105,15 +176,19 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_a_path_of_a_gguf_file_is_a_model_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading, checking and saving take the file; the card of what was trained from it says where it came from."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_gguf(tmp_path / "tiny.gguf", tiny_llama(), gguf.GGMLQuantizationType.F32)
-    folder = find_model(tmp_path / "tiny.gguf")
+    export_model(tiny("llama", tmp_path / "model"), tmp_path / "tiny", gguf="f16")
+    file = tmp_path / "tiny" / "tiny-f16.gguf"
+    folder = find_model(file)
     assert folder is not None
     assert folder.is_relative_to(tmp_path / "cache")
-    assert find_model(tmp_path / "tiny.gguf") == folder == Path(check_model_source(str(tmp_path / "tiny.gguf")))
+    assert find_model(file) == folder == Path(check_model_source(str(file)))
     loaded = load_model(folder)
+    assert loaded.model.lm_head.weight is loaded.model.model.embed_tokens.weight
     save_model(tmp_path / "trained", loaded)
-    assert source_facts(tmp_path / "trained")[0].startswith("trained from Tiny Llama")
+    source = read_source(tmp_path / "trained")
+    assert source == {"file": "tiny-f16.gguf", "name": "tiny-f16", "license": "", "quantization": "F16"}
+    assert source_facts(tmp_path / "trained") == ["trained from tiny-f16, dequantized from F16 (`tiny-f16.gguf`)"]
     export_model(tmp_path / "trained", tmp_path / "exported")
-    assert "licence apache-2.0, dequantized from F32" in (tmp_path / "exported" / "README.md").read_text()
+    assert "dequantized from F16" in (tmp_path / "exported" / "README.md").read_text()
     with pytest.raises(ConfigError, match="expected a GGUF file"):
         find_model(tmp_path / "other.gguf")

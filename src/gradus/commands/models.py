@@ -41,10 +41,12 @@ def export(
     merge: bool = True,
     dtype: str = "auto",
     overwrite: bool = False,
+    gguf: str | None = None,
 ) -> ExportResult:
     """Write model, tokenizer, generation config and a model card with the evaluation table.
 
     Plain transformers loads the folder. ``run``: a run folder (its best checkpoint) or a model folder. ``merge``: adapters into the weights.
+    ``gguf``: f16, q8_0 or q4_0; a GGUF file and a Modelfile for llama.cpp and Ollama in place of the model.
     """
     from gradus.policies.local.export import export_model
     from gradus.policies.local.folders import run_of
@@ -53,7 +55,7 @@ def export(
     source = existing_model(os.fspath(run))
     results = run_of(run, source) / "results.json"
     document = read_document(results, Results) if results.is_file() else None
-    return export_model(source, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite)
+    return export_model(source, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite, gguf=gguf)
 
 
 def push(
@@ -80,6 +82,12 @@ def export_command(
     out: Annotated[Path, writes("Folder to write; must be empty or not there.")] = Path("model"),
     merge: Annotated[bool, Parameter(negative="--no-merge", help="Merge adapters into the weights.")] = True,
     dtype: Annotated[str, Parameter(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
+    gguf: Annotated[
+        str | None,
+        Parameter(
+            metavar="FORMAT", help="Write a GGUF file (f16, q8_0 or q4_0) and a Modelfile for llama.cpp and Ollama."
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     push_to: Annotated[
         str | None,
@@ -92,7 +100,7 @@ def export_command(
     if push_to is not None:
         _tell_push(Path(source), push_to, *push(source, push_to, public=public, dry_run=dry_run))
     else:
-        _tell_export(export(source, out, merge=merge, dtype=dtype, overwrite=overwrite))
+        _tell_export(export(source, out, merge=merge, dtype=dtype, overwrite=overwrite, gguf=gguf))
 
 
 def _tell_export(result: ExportResult) -> None:
@@ -100,8 +108,14 @@ def _tell_export(result: ExportResult) -> None:
 
     merged = "" if result.gap is None else f", merged (largest gap {result.gap:.1e} nats)"
     print(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
-    if not quiet():
-        path = str(result.path)
+    if quiet():
+        return
+    path = str(result.path)
+    if (result.path / "Modelfile").is_file():
+        print(
+            f"use it: ollama create {shlex.quote(result.path.name)} -f {shlex.quote(path)}/Modelfile   or   llama-server -m {shlex.quote(path)}/*.gguf"
+        )
+    else:
         chat = "" if is_nano(path) else f"gradus chat {shlex.quote(path)}   or   "
         print(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
 

@@ -16,7 +16,7 @@ from gradus.core.errors import first_line
 from gradus.core.files import read_text
 from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
-from gradus.policies.local.model_card import CardContents, Question, model_card, plain_prompt
+from gradus.policies.local.model_card import CardContents, Question, model_card, plain_prompt, renamed_card
 from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.version import __version__
 
@@ -73,8 +73,13 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         for path in sorted(model.rglob("*"))
         if path.is_file() and not _left_out(path.relative_to(model))
     }
-    # Figures and results lie beside the stages, one folder above the model.
     run = run_of(source, model)
+    written = renamed_card(read_text(model / _CARD), repository) if (model / _CARD).is_file() else None
+    if written is not None and not (run / "results.json").is_file():
+        # The card of an export says how the model was measured, which the folder itself does not know.
+        files[_CARD] = written
+        return PushPlan(repository=repository, private=private, files=files)
+    # Figures and results lie beside the stages, one folder above the model.
     stored = run / "results.json"
     results = read_document(stored, Results) if stored.is_file() else None
     figures = sorted((run / "figures").glob("*.png"))

@@ -20,6 +20,7 @@ from gradus.core.documents import Results, read_document
 from gradus.core.files import replaceable, write_folder
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.gguf import copy_source, source_facts
+from gradus.policies.local.gguf_writer import FORMATS, check_gguf, gguf_name, write_gguf
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.model_card import CardContents, example_question, model_card
@@ -51,19 +52,23 @@ def export_model(
     dtype: str = "auto",
     results: Results | None = None,
     overwrite: bool = False,
+    gguf: str | None = None,
 ) -> ExportResult:
     """Write the model in ``folder`` (plain, or a LoRA folder) to ``out``, whole or not at all.
 
     Adapters are merged in float32, compared with the unmerged model there, and rounded to ``dtype`` afterwards (``auto``: that
     of the base model). The sampling that the model was trained with goes to the generation config, ``results`` (a run's results.json) to the model card.
+    ``gguf``: write a GGUF file in this format (f16, q8_0 or q4_0) and a Modelfile instead, quantized from float32.
 
     Raises:
-        ConfigError: no model in ``folder``, or ``out`` is not empty and ``overwrite`` is not set, or is the folder that is worked in.
+        ConfigError: no model in ``folder``, a model of which no GGUF file is written, or ``out`` is not empty and ``overwrite`` is not set, or is the folder that is worked in.
         PolicyError: merged and unmerged disagree by more than 0.002 nats.
         StorageError: ``out`` cannot be written.
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype is float32, bfloat16, float16 or auto, got {dtype!r}")
+    if gguf not in (None, *FORMATS):
+        raise ConfigError(f"gguf is {', '.join(FORMATS)}, got {gguf!r}")
     source = Path(folder).expanduser()
     target = replaceable(Path(out).expanduser())
     occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
@@ -73,6 +78,9 @@ def export_model(
     # Adapters are merged into the weights as they were published.
     loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
     model, gap = loaded.model, None
+    if gguf is not None:
+        merge, dtype = True, "float32"
+        check_gguf(loaded)
     if base is not None and merge:
         model, gap = _merge(loaded)
     # A model that was published in bfloat16 and trained in float32 goes back to what its users load.
@@ -88,12 +96,22 @@ def export_model(
         path=base or str(source),
     )
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    result = ExportResult(path=target, merged=gap is not None, gap=gap, dtype=dtype, parameters=parameters)
-    _write(exported, result, _card(exported, result, source, results))
+    result = ExportResult(path=target, merged=gap is not None, gap=gap, dtype=gguf or dtype, parameters=parameters)
+    file = None if gguf is None else gguf_name(target.name, gguf)
+    card = _card(exported, result, source, results, file)
+
+    def fill(aside: Path) -> None:
+        if gguf is None:
+            _write_folder(aside, exported)
+        else:
+            write_gguf(aside / gguf_name(target.name, gguf), gguf, exported)
+        (aside / "README.md").write_text(card, encoding="utf-8")  # in place of peft's
+
+    write_folder(target, fill)
     return result
 
 
-def _card(exported: LoadedModel, result: ExportResult, source: Path, results: Results | None) -> str:
+def _card(exported: LoadedModel, result: ExportResult, source: Path, results: Results | None, gguf: str | None) -> str:
     settings = exported.settings
     contents = CardContents(
         title=result.path.name,
@@ -102,6 +120,7 @@ def _card(exported: LoadedModel, result: ExportResult, source: Path, results: Re
         adapters_of=None if result.merged else adapter_base(source),
         question=example_question(exported.renderer, settings.system_prompt),
         template_options=settings.template_options,
+        gguf=gguf,
     )
     return model_card(contents)
 
@@ -176,16 +195,11 @@ def write_model(folder: Path, loaded: LoadedModel, state: Mapping[str, Tensor] |
     copy_source(loaded.path, folder)
 
 
-def _write(exported: LoadedModel, result: ExportResult, card: str) -> None:
+def _write_folder(folder: Path, exported: LoadedModel) -> None:
     causal: Any = causal_model(exported.model)
     causal.generation_config = generation_config(exported, free_sampling(exported.settings))
-
-    def fill(aside: Path) -> None:
-        write_model(aside, exported)
-        causal.generation_config.save_pretrained(aside)  # saving adapters does not write it
-        (aside / "README.md").write_text(card, encoding="utf-8")
-
-    write_folder(result.path, fill)
+    write_model(folder, exported)
+    causal.generation_config.save_pretrained(folder)  # saving adapters does not write it
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +37,8 @@ class CardContents:
     # The example asks it (:func:`example_question`).
     question: Question
     template_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # The name of the GGUF file that the folder holds in place of a model of transformers.
+    gguf: str | None = None
     # Names of PNG files in the folder ``figures``.
     figures: Sequence[str] = ()
     # The recipe that made the model, as TOML.
@@ -47,7 +50,7 @@ def model_card(contents: CardContents) -> str:
     base = contents.adapters_of
     head = ModelCardData(
         base_model=None if base is None or Path(base).exists() else base,  # hubs refuse a card that names a folder
-        library_name="transformers" if base is None else "peft",
+        library_name=_library(contents),
         pipeline_tag="text-generation",
         tags=["gradus", "grpo", "reinforcement-learning"],
     )
@@ -60,6 +63,24 @@ def model_card(contents: CardContents) -> str:
         json=partial(json.dumps, ensure_ascii=False),
     )
     return str(card)
+
+
+def renamed_card(card: str, title: str) -> str | None:
+    r"""Returns a card of :func:`model_card` under another title, with all that it says of the model; None if it is somebody else's.
+
+    >>> renamed_card('# model\n\nTrained with Gradus. pipeline(model="model")', "me/it")
+    '# me/it\n\nTrained with Gradus. pipeline(model="me/it")'
+    """
+    heading = re.search(r"^# (.+)\n\nTrained with Gradus", card, re.MULTILINE)
+    if heading is None:
+        return None
+    return card.replace(f"# {heading[1]}\n", f"# {title}\n", 1).replace(f'"{heading[1]}"', f'"{title}"')
+
+
+def _library(contents: CardContents) -> str:
+    if contents.gguf is not None:
+        return "gguf"
+    return "transformers" if contents.adapters_of is None else "peft"
 
 
 def example_question(template: ChatTemplate, system_prompt: str) -> Question:
