@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 
@@ -27,29 +27,32 @@ _MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A model on its device, with what turns text into its tokens."""
+class LoadedTokenizer:
+    """What turns text into the tokens of a model, without its weights."""
 
-    model: Any
     tokenizer: Any
     renderer: ChatRenderer
-    device: torch.device
-    dtype: torch.dtype
     # The folder or hub name that it came from.
     path: str
-    # What it was trained with, or what training now stores beside it.
+    # What the model was trained with, or what training now stores beside it.
     settings: ModelSettings = field(default_factory=ModelSettings)
-    # It samples in bfloat16 around its weights.
-    autocast: bool = False
+    # The longest sequence that the model takes, in tokens; None if its config names none.
+    context: int | None = None
 
-    def with_settings(self, **changes: Any) -> LoadedModel:
+    def with_settings(self, **changes: Any) -> Self:
         """Returns the same model, to be saved with other settings."""
         return replace(self, settings=self.settings.model_copy(update=changes))
 
-    @property
-    def context(self) -> int | None:
-        """Returns the longest sequence that the model takes, in tokens; None if its config names none."""
-        return context_length(self.model.config)
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel(LoadedTokenizer):
+    """A model on its device, with what turns text into its tokens."""
+
+    model: Any
+    device: torch.device
+    dtype: torch.dtype
+    # It samples in bfloat16 around its weights.
+    autocast: bool = False
 
 
 def load_model(
@@ -110,7 +113,8 @@ def load_model(
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        renderer=_renderer(tokenizer, model, settings),
+        renderer=_renderer(tokenizer, getattr(model, "generation_config", None), settings),
+        context=context_length(model.config),
         device=place,
         dtype=number_type,
         path=name,
@@ -132,8 +136,40 @@ def _put(model: Any, place: torch.device, *, quantized: bool) -> None:
         use_faster_products(model)
 
 
-def _renderer(tokenizer: Any, model: Any, settings: ModelSettings) -> ChatRenderer:
-    stops = getattr(getattr(model, "generation_config", None), "eos_token_id", None) or ()
+def load_tokenizer(
+    path_or_name: str | os.PathLike[str], *, trained: str | os.PathLike[str] | None = None, **settings: Any
+) -> LoadedTokenizer:
+    """Loads what a model that another machine holds is asked and read with: tokenizer, chat template, stop tokens.
+
+    ``trained``: the folder that says what it was trained with. ``settings``: those of :func:`load_model` that the template has. Raises
+    ConfigError.
+    """
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    name = check_model_source(os.fspath(path_or_name))
+    changes = {key: value for key, value in settings.items() if value is not None}
+    stored = (read_settings(trained or name) or ModelSettings()).model_copy(update=changes)
+    with quiet_transformers():
+        try:
+            tokenizer = cast(Any, AutoTokenizer).from_pretrained(name)
+            config = cast(Any, AutoConfig).from_pretrained(name)
+        except Exception as error:
+            raise ConfigError(f"the tokenizer of {name} could not be loaded: {first_line(error)}") from error
+        try:
+            generation = cast(Any, GenerationConfig).from_pretrained(name)
+        except OSError:  # many models have none
+            generation = config
+    return LoadedTokenizer(
+        tokenizer=tokenizer,
+        renderer=_renderer(tokenizer, generation, stored),
+        path=name,
+        settings=stored,
+        context=context_length(config),
+    )
+
+
+def _renderer(tokenizer: Any, generation: Any, settings: ModelSettings) -> ChatRenderer:
+    stops = getattr(generation, "eos_token_id", None) or ()
     return ChatRenderer(
         tokenizer,
         stop_ids=(stops,) if isinstance(stops, int) else stops,

@@ -6,25 +6,23 @@ A frozen plan says what an update trains and what its losses are divided by; a f
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, average, kl_terms
-from gradus.core import ConfigError, child_seed
+from gradus.algorithms import average, kl_terms
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample, split
-from gradus.training.distributed.processes import gather, share
+from gradus.training.distributed.processes import gather
 from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.loss_step import PassBudget, StepTaken, TrainingError, apply_gradients, backward_passes
+from gradus.training.engine.objective import UpdatePlan, batch_tokens, flat_row, plan_epoch, policy_loss
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.tree_support import supports_tree, tree_attention
@@ -36,7 +34,6 @@ from gradus.training.engine.update_figures import (
     logp_diff_figures,
     logp_diff_limits,
     measure_logp_diff,
-    part_of_mean,
     pass_figures,
     uses_trainer_logprobs,
 )
@@ -77,32 +74,6 @@ class UpdateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdatePlan:
-    """What one optimizer update trains, and what its losses are divided by; ``local`` alone differs between processes.
-
-    ``samples``: those that are trained, by their index in the step. ``local``: indexes of this process's share. ``n_tokens`` and
-    ``n_episodes``: of the whole minibatch, samples without a gradient too. ``episode_shares``: which share of its episode's tokens a
-    sample has.
-    """
-
-    samples: Mapping[int, TrainingSample]
-    local: Sequence[int]
-    n_tokens: int
-    n_episodes: int
-    episode_shares: Mapping[int, float]
-
-    @property
-    def scored(self) -> int:
-        """Tokens that are trained."""
-        return sum(sample.actions for sample in self.samples.values())
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sample that must be computed."""
-        return max((sample.reach for sample in self.samples.values()), default=0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class MinibatchResult:
     """The result of one optimizer update. ``logp_diff``: sampler against trainer; None unless it was the first update."""
 
@@ -133,7 +104,7 @@ def policy_update(
     plans: list[UpdatePlan] = []
     logp_diff: LogpDiff | None = None
     for epoch in range(config.epochs):
-        plans = _plan_epoch(credited, config, (*options.key, epoch))
+        plans = plan_epoch(credited, config, (*options.key, epoch))
         # Only the very first update has a ratio of exactly 1; whatever is updated later needs the log-probs from before it.
         later_updates = len(plans) > 1 or (trainer.old.by_trainer and config.epochs > 1)
         if epoch == 0 and later_updates:
@@ -164,63 +135,6 @@ def policy_update(
     )
 
 
-def _plan_epoch(credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]) -> list[UpdatePlan]:
-    """The updates of an epoch that train anything: without a signal there is nothing to learn, and no momentum to follow."""
-    plans: list[UpdatePlan] = []
-    for indexes in _minibatches(credited, config, key):
-        plan = plan_update({index: credited[index] for index in indexes}, config)
-        if plan.samples:
-            plans.append(plan)
-    return plans
-
-
-def _minibatches(
-    credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]
-) -> list[Sequence[int]]:
-    """Deals the groups of a step to minibatches (indexes of samples), by a shuffle of this epoch if there is more than one."""
-    if config.minibatches == 1:
-        return [range(len(credited))]
-    groups: dict[int, list[int]] = {}
-    for index, sample in enumerate(credited):
-        groups.setdefault(sample.key[0], []).append(index)
-    names = sorted(groups)
-    rng = np.random.default_rng(child_seed(config.seed, "minibatches", *key))
-    places: list[int] = rng.permutation(len(names)).tolist()
-    order = [names[place] for place in places]
-    minibatches: list[Sequence[int]] = []
-    for start in range(min(config.minibatches, len(order))):
-        dealt = order[start :: config.minibatches]
-        minibatches.append([index for name in dealt for index in groups[name]])
-    return minibatches
-
-
-def plan_update(minibatch: Mapping[int, TrainingSample], config: GrpoConfig) -> UpdatePlan:
-    """Says what is trained of the samples of a minibatch (by their index in the step), and the denominators of its losses."""
-    lengths: Counter[int] = Counter()
-    for sample in minibatch.values():
-        lengths[sample.episode] += sample.actions
-    trains_all = _trains_all(config)
-    samples = {index: sample for index, sample in minibatch.items() if sample.actions and (trains_all or sample.live)}
-    indexes = list(samples)
-    return UpdatePlan(
-        samples=samples,
-        local=[indexes[place] for place in share(len(indexes))],
-        n_tokens=sum(lengths.values()),
-        n_episodes=len(lengths),
-        episode_shares={index: sample.actions / lengths[sample.episode] for index, sample in samples.items()},
-    )
-
-
-def _trains_all(config: GrpoConfig) -> bool:
-    """Says whether samples without an advantage move the weights too.
-
-    They are left out only if nothing else pulls at the weights: their gradient is then zero. A loss of somebody's own may have terms that
-    no advantage scales.
-    """
-    other_terms = (config.kl_coef, config.entropy_coef, config.observations)
-    return any(other_terms) or config.named.loss not in LOSSES.values()
-
-
 @dataclass(frozen=True, kw_only=True)
 class _OldLogprobs:
     """The denominators of the ratio: the sampler's log-probs, or the trainer's from before the first update (sample's index -> (A,))."""
@@ -239,7 +153,7 @@ class _OldLogprobs:
             return sampled
         if not self.stored:
             return logprobs.detach()
-        return _row([self.stored[index] for index in indexes], logprobs)
+        return flat_row([self.stored[index] for index in indexes], logprobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,49 +308,6 @@ def _add_up(plan: UpdatePlan, figures: Sequence[_BatchFigures]) -> UpdateSums:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _BatchTokens:
-    """The sampled tokens of a microbatch, (1, A) float32 each, and the denominators of the update.
-
-    ``shares``: the share of its episode that a token's sample has; None unless the loss averages over sequences.
-    """
-
-    logprobs: Tensor
-    sampled: Tensor
-    old: Tensor
-    advantages: Tensor
-    shares: Tensor | None
-    sizes: Mapping[str, Any]
-
-
-def _batch_tokens(
-    trainer: _Trainer,
-    plan: UpdatePlan,
-    batch: MicroBatch,
-    indexes: Sequence[int],
-    logprobs: Tensor,
-) -> _BatchTokens:
-    samples = [plan.samples[index] for index in indexes]
-    sampled = _row([sample.logprobs for sample in samples], logprobs)
-    shares = None
-    if trainer.config.named.average == "sequences":  # an episode counts once, however often it restarts
-        parts = [torch.full((plan.samples[index].actions,), plan.episode_shares[index]) for index in indexes]
-        shares = _row(parts, logprobs)
-    return _BatchTokens(
-        logprobs=logprobs,
-        sampled=sampled,
-        old=trainer.old.of(indexes, sampled, logprobs),
-        advantages=_row([_advantages(sample) for sample in samples], logprobs),
-        shares=shares,
-        sizes={
-            "n_tokens": plan.n_tokens,
-            "n_sequences": plan.n_episodes,
-            "max_tokens": trainer.config.longest_episode,
-            "sequences": batch.labels.row[None],
-        },
-    )
-
-
 def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tensor, _BatchFigures]:
     """The part of an update's loss that a microbatch carries, with its figures."""
     config = trainer.config
@@ -450,8 +321,11 @@ def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tenso
     )
     assert scores.entropy is not None
     indexes = [plan.local[row] for row in batch.sequences]
-    tokens = _batch_tokens(trainer, plan, batch, indexes, scores.logprobs[None])
-    loss, metrics = _policy_loss(config, plan, tokens)
+    logprobs = scores.logprobs[None]
+    sampled = flat_row([plan.samples[index].logprobs for index in indexes], logprobs)
+    old = trainer.old.of(indexes, sampled, logprobs)
+    tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
+    loss, metrics = policy_loss(config, plan, tokens)
     if config.entropy_coef:
         loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens
     if scores.read is not None:
@@ -472,42 +346,6 @@ def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tenso
     return loss, figures
 
 
-def _policy_loss(config: GrpoConfig, plan: UpdatePlan, tokens: _BatchTokens) -> tuple[Tensor, dict[str, Tensor]]:
-    """The algorithm's own loss, and what it and the correction of the sampler measure."""
-    mask = torch.ones_like(tokens.logprobs, dtype=torch.bool)
-    weights = tokens.shares
-    mismatch: dict[str, Tensor] = {}
-    if config.correction is not None:
-        # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
-        correct = CORRECTIONS[config.correction]
-        factors, figures = correct(tokens.old, tokens.sampled, mask, sequences=tokens.sizes["sequences"])
-        weights = factors if weights is None else weights * factors
-        token_share = mask.numel() / plan.scored
-        mismatch = {name: part_of_mean(name, value, token_share) for name, value in figures.items()}
-    clip_low, clip_high = config.clips
-    result = config.named.loss(
-        tokens.logprobs,
-        tokens.old,
-        tokens.advantages,
-        mask,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        weights=weights,
-        **tokens.sizes,
-    )
-    check_loss(result)
-    metrics = {name: torch.as_tensor(value).detach() for name, value in result.metrics.items()}
-    return result.loss, {**metrics, **mismatch}
-
-
-def check_loss(result: object) -> None:
-    """Raises ConfigError unless an algorithm of one's own gives a LossResult whose loss is one number with a gradient."""
-    if not isinstance(result, LossResult) or result.loss.numel() != 1 or not result.loss.requires_grad:
-        raise ConfigError(
-            f"the algorithm's loss must return a LossResult whose loss is one number with a gradient, got {result!r:.80}"
-        )
-
-
 def _weighted_entropy(plan: UpdatePlan, indexes: Sequence[int], scores: TokenScores) -> Tensor:
     """The entropies of a microbatch's tokens, each by its share of the bonus, added up."""
     assert scores.entropy is not None
@@ -515,7 +353,7 @@ def _weighted_entropy(plan: UpdatePlan, indexes: Sequence[int], scores: TokenSco
     if all(sample.entropy is None for sample in samples):
         return scores.entropy.sum()
     shares = [torch.ones(sample.actions) if sample.entropy is None else sample.entropy for sample in samples]
-    return (scores.entropy * _row(shares, scores.entropy)[0]).sum()
+    return (scores.entropy * flat_row(shares, scores.entropy)[0]).sum()
 
 
 @torch.no_grad()
@@ -524,13 +362,3 @@ def _reference_logprobs(trainer: _Trainer, batch: MicroBatch) -> Tensor:
     assert trainer.reference is not None
     with trainer.reference() as model, tree_attention(model):
         return score_tokens(model, batch, trainer.config.sampling).logprobs[None]
-
-
-def _advantages(sample: TrainingSample) -> Tensor:
-    assert sample.advantages is not None
-    return sample.advantages
-
-
-def _row(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """(1, A) float32 of what the samples of a microbatch hold for each sampled token."""
-    return torch.cat(list(parts)).to(dtype=torch.float32, device=like.device)[None]

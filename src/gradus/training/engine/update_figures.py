@@ -29,12 +29,12 @@ class UpdateSums:
     """The sums over the microbatches of one update, in all processes.
 
     ``kl``: to the reference; None without one. ``metrics``: of the loss, one record for each microbatch. ``tokens``: of the update, those
-    without a gradient too. ``scored``: those whose entropies were added up.
+    without a gradient too. ``scored``: those that were trained. ``entropy``: of these; None if nobody measured it.
     """
 
     loss: float = 0.0
     kl: float | None = None
-    entropy: float = 0.0
+    entropy: float | None = 0.0
     metrics: Sequence[Mapping[str, Tensor]] = ()
     tokens: int = 1
     scored: int = 1
@@ -55,7 +55,7 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "loss": _mean([update.loss for update in updates]),
         "kl": _mean([_kl(update, metrics) for update, metrics in zip(updates, measured, strict=True)]),
-        "entropy": _mean([update.entropy / update.scored for update in updates]),
+        "entropy": _mean([_entropy(update) for update in updates]),
         "clip_fraction": _mean([metrics.get("clip_fraction") for metrics in measured]),
         "ratio_max": max(ratios, default=None),
         **_mismatch(measured, updates),
@@ -64,6 +64,10 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
     if extra:
         figures["loss_metrics"] = extra
     return figures
+
+
+def _entropy(update: UpdateSums) -> float | None:
+    return None if update.entropy is None else update.entropy / update.scored
 
 
 def _kl(update: UpdateSums, metrics: Mapping[str, float]) -> float | None:
@@ -117,9 +121,9 @@ class LogpDiff:
 
 
 # bfloat16 keeps 8 bits, so logits of 30 are rounded to 0.1: differences of a nat happen at rare tokens without any bug.
-_EXACT = LogpDiff(mean=1e-4, p99=1e-3, max=1e-3)
+EXACT_LIMITS = LogpDiff(mean=1e-4, p99=1e-3, max=1e-3)
 _ROUNDED = LogpDiff(mean=0.1, p99=1.0, max=math.inf)
-_SERVER = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # another engine, or weights that are some steps old
+SERVER_LIMITS = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # another engine, or weights that are some steps old
 
 
 def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
@@ -135,8 +139,8 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
     if config.max_logp_diff is not None:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
     if _samples_elsewhere(config):
-        return _SERVER
-    return _EXACT if _exact(loaded, config) else _ROUNDED
+        return SERVER_LIMITS
+    return EXACT_LIMITS if _exact(loaded, config) else _ROUNDED
 
 
 def _samples_elsewhere(config: GrpoConfig) -> bool:

@@ -1,0 +1,1 @@
+"""Sampling from models that a server of the Tinker training API holds."""

@@ -1,0 +1,80 @@
+"""A model folder whose weights a Tinker server holds: tokenizer and settings are here, ``tinker.json`` says where the weights are."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from gradus.core.documents import read_document
+from gradus.core.files import write_json
+from gradus.policies.local.loading import LoadedTokenizer
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.settings import write_settings
+from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
+from gradus.policies.tinker.service import TinkerService
+
+FILE = "tinker.json"
+
+
+class ServedModel(BaseModel):
+    """Where weights are.
+
+    ``url``: the server. ``words``: folder or hub name that the tokenizer comes from. ``sampler`` and ``state``: the server's paths of weights
+    to sample from and to train on; None for the base model.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    words: str
+    sampler: str | None = None
+    state: str | None = None
+
+    def service(self) -> TinkerService:
+        """The server. All that use it in this process share one session."""
+        return _service(self.url)
+
+    def base(self) -> str:
+        """The server's name of the base model. Raises ConfigError if it has none of that name."""
+        return self.service().find_model(self.words)
+
+    def sampling_client(self) -> Any:
+        """The server's client that samples from these weights. Raises ConfigError if it has them no more."""
+        service = self.service()
+        base = self.base()
+        with service.explained(f"sample from {self.sampler or base}"):
+            if self.sampler is None:
+                return service.client.create_sampling_client(base_model=base)
+            return service.client.create_sampling_client(model_path=self.sampler)
+
+    def write(self, folder: Path, words: LoadedTokenizer) -> None:
+        """Writes a folder that every command that samples takes for a model."""
+        words.tokenizer.save_pretrained(folder)
+        write_settings(folder, words.settings)
+        write_json(folder / FILE, self.model_dump())
+
+
+def served_model(folder: str | Path) -> ServedModel | None:
+    """The model that a server holds for a folder; None for any other folder or name."""
+    file = Path(folder) / FILE
+    return ServedModel.model_validate(read_document(file, dict[str, Any])) if file.is_file() else None
+
+
+def served_policy(
+    model: ServedModel,
+    words: LoadedTokenizer,
+    sampling: SamplingConfig,
+    *,
+    name: str,
+    counts: TokenCounts | None = None,
+) -> TinkerPolicy:
+    """A policy that samples from these weights. Raises ConfigError if the server cannot be asked or has them no more."""
+    return TinkerPolicy(model.service(), model.sampling_client(), words, sampling, name=name, counts=counts)
+
+
+@cache
+def _service(url: str) -> TinkerService:
+    return TinkerService(url)

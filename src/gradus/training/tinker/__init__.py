@@ -1,0 +1,1 @@
+"""Training a model that a server of the Tinker API holds."""

@@ -1,0 +1,114 @@
+"""Trained weights on a Tinker server: opened, measured, saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradus.core import StorageError
+from gradus.core.documents import read_document
+from gradus.core.files import write_folder, write_json
+from gradus.policies.local.loading import LoadedTokenizer
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
+from gradus.policies.tinker.served import FILE, ServedModel
+from gradus.training.tinker.reduction import Reduction, measure_reduction
+from gradus.training.tinker.remote import RemoteModel
+from gradus.training.trainer_config import LoraConfig, TrainerConfig
+
+_KEPT = 30 * 24 * 3600  # seconds that a server keeps the state of a checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedTraining:
+    """A model on a server that is going to be trained: where it is, its tokenizer and settings, and where its tokens are counted."""
+
+    model: ServedModel
+    words: LoadedTokenizer
+    counts: TokenCounts
+
+
+class ServedWeights:
+    """Trained weights on a server, with their optimizer.
+
+    The server is measured when they are opened: the adapter is moved for it and put back. ``source``: what training begins with.
+    """
+
+    def __init__(self, source: ServedTraining, config: TrainerConfig) -> None:
+        self.source, self._config = source, config
+        self.open()
+
+    def open(self) -> None:
+        """Begins training of a new adapter, with the weights of the source."""
+        model, lora = self.source.model, self._config.lora or LoraConfig()
+        service, base = model.service(), model.base()
+        with service.explained(f"train the model {base} with adapters of rank {lora.rank}"):
+            client = service.client.create_lora_training_client(base_model=base, rank=lora.rank, seed=self._config.seed)
+        reductions: dict[Any, Reduction] = service.measured
+        self.remote = RemoteModel(service, client, reductions.get(base), self.source.counts)
+        if model.state is not None:
+            self.load(model.state, optimizer=False)
+        if base not in reductions:
+            start = self.save("start", seconds=_KEPT)
+            sampler = TinkerPolicy(service, self.sampling_client(), self.source.words, SamplingConfig())
+            reductions[base] = measure_reduction(service, client, sampler, len(self.source.words.tokenizer))
+            self.load(start)
+            self.remote = RemoteModel(service, client, reductions[base], self.source.counts)
+
+    def reopen(self) -> None:
+        """Begins anew in a new session, after the server has lost this one."""
+        self.remote.service.forget_session()
+        self.open()
+
+    def sampling_client(self) -> Any:
+        """A client that samples from the weights as they are."""
+        with self.remote.service.explained("sample from the trained weights"):
+            return self.remote.client.save_weights_and_get_sampling_client()
+
+    def save(self, name: str, *, seconds: int | None = None) -> str:
+        """Saves weights and optimizer on the server; returns the path there. ``seconds``: how long they are kept; for good by default."""
+        request = f"save the state {name}"
+        with self.remote.service.explained(request):
+            future = self.remote.client.save_state(name, ttl_seconds=seconds)
+        return str(self.remote.service.result(future, request).path)
+
+    def load(self, path: str, *, optimizer: bool = True) -> None:
+        """Puts weights (and ``optimizer``) back as they were saved."""
+        client, request = self.remote.client, f"load the state {path}"
+        with self.remote.service.explained(request):
+            future = client.load_state_with_optimizer(path) if optimizer else client.load_state(path)
+        self.remote.service.result(future, request)
+
+    def export(self, folder: Path, name: str, words: LoadedTokenizer) -> None:
+        """Saves the weights on the server, to sample from and to train on, and writes a model folder that names them."""
+        request = f"save the weights {name}"
+        with self.remote.service.explained(request):
+            future = self.remote.client.save_weights_for_sampler(name)
+        sampler = str(self.remote.service.result(future, request).path)
+        saved = self.source.model.model_copy(update={"sampler": sampler, "state": self.save(f"{name}-state")})
+        write_folder(folder, lambda aside: saved.write(aside, words))
+
+
+@dataclass(frozen=True)
+class ServedState:
+    """Weights and optimizer as checkpoints have them: the server holds them, and a checkpoint names where."""
+
+    weights: ServedWeights
+    step: Callable[[], int]
+
+    def collect(self) -> Callable[[Path], None]:
+        """Saves both on the server; returns what writes down where."""
+        path = self.weights.save(f"step-{self.step():06d}", seconds=_KEPT)
+        saved = self.weights.source.model.model_copy(update={"state": path})
+        return lambda folder: write_json(folder / FILE, saved.model_dump())
+
+    def load(self, folder: Path) -> None:
+        """Lets the server put both back as they were. Raises StorageError for a checkpoint of a model in this process."""
+        if not (folder / FILE).is_file():
+            raise StorageError("it is of a model that was trained in this process; go on with trainer = 'local'")
+        saved = ServedModel.model_validate(read_document(folder / FILE, dict[str, Any]))
+        if saved.state is None:
+            raise StorageError(f"{FILE} names no state")
+        self.weights.load(saved.state)
