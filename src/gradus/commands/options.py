@@ -149,6 +149,10 @@ class StageOptions(TypedDict, total=False):
             help="Also send metrics to tensorboard or wandb (repeatable); metrics.jsonl is always written.",
         ),
     ]
+    trainer: Annotated[
+        str | None,
+        Parameter(help="Train and sample on a server of the Tinker API: tinker:URL; in this process otherwise."),
+    ]
     quick: Annotated[bool, Parameter(help="Every stage at toy size, for a first look.")]
     seed: Annotated[int | None, Parameter(help="Seed of the whole run; the recipe's otherwise.")]
 

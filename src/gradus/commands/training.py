@@ -107,6 +107,7 @@ def train(
     settings: Mapping[str, Any] | Sequence[str] = (),
     recipe: str | Path | None = None,
     memory: str | None = None,
+    trainer: str | None = None,
     trackers: Sequence[str] = (),
     quick: bool = False,
     redo: bool = False,
@@ -130,6 +131,7 @@ def train(
         settings: changes of single keys, ``{"grpo.max_steps": 20}``.
         recipe: a TOML recipe, or one that comes with Gradus; otherwise the environment's.
         memory: fit the settings to a card of this size, as in ``"24GB"``.
+        trainer: ``tinker:URL`` trains and samples on a server of the Tinker API, which has the model.
         trackers: where metrics go besides metrics.jsonl, as in ``["wandb"]``.
         quick: every stage at toy size.
         redo: do stages again whose settings, data or code have changed.
@@ -156,6 +158,7 @@ def train(
         grader=grader,
         recipe=recipe,
         memory=memory,
+        trainer=trainer,
         trackers=trackers,
         quick=quick,
         redo=redo,
@@ -164,9 +167,12 @@ def train(
 
 
 def _after_run(result: Run, _: CommandCall) -> None:
-    from gradus.policies.local.folders import is_nano
+    from gradus.policies.local.folders import find_model, is_nano, model_kind
 
-    if is_nano(str(result.folder)):  # it knows its environment's words only, which is not enough for a conversation
+    model = find_model(result.folder)
+    is_served = model is not None and model_kind(model) == "served"
+    # A nano model knows its environment's words only, which is not enough for a conversation.
+    if is_served or is_nano(str(result.folder)):
         next_command("show", result.folder, "--last")
     else:
         next_command("chat", result.folder)
@@ -259,6 +265,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
             seed=options.get("seed"),
             grader=options.get("grader"),
             trackers=as_list(options.get("trackers", ())),
+            trainer=options.get("trainer"),
             online=online,
         )
         return resolve(recipe, environment=source if isinstance(source, EnvironmentSpec) else None, rewards=rewards)

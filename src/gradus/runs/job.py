@@ -15,6 +15,9 @@ from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.core.spec import Vocabulary
 from gradus.environments.verifiable.from_rows import with_own_rewards
 from gradus.policies.local.folders import find_model
+from gradus.policies.local.loading import LoadedTokenizer, load_tokenizer
+from gradus.policies.tinker.served import WeightsAddress, address_of
+from gradus.policies.tinker.service import server_of
 from gradus.rewards import RewardChoice, RewardSchedule, own_grader, reweigh
 from gradus.rewards.catalog import IN_MEMORY
 from gradus.rewards.grading import WEIGHED, rewards_of
@@ -94,6 +97,18 @@ class Job:
             "attention": grpo.attention,
             "device": grpo.device,
         }
+
+    def address(self, model: str | None = None) -> WeightsAddress | None:
+        """Returns where the server has the weights of a model folder of the run, or of the base; None without a server."""
+        url = server_of(self.recipe.trainer)
+        if url is None:
+            return None
+        stored = None if model is None else address_of(model)
+        return stored or WeightsAddress(url=url, words=self.recipe.model.path or "")
+
+    def words(self, address: WeightsAddress, model: str | None = None) -> LoadedTokenizer:
+        """Returns tokenizer and settings of a model whose weights a server has; ``model``: its folder, if it was trained."""
+        return load_tokenizer(address.words, trained=model, **self.template())
 
     def base_model(self, folder: Path) -> str:
         """Returns the model before any training: the one that the recipe names, or the nano model of this run folder."""

@@ -124,11 +124,18 @@ def make_policy(
     if folder is not None:
         tell_first_seed(name, folder)
     require_training()
-    from gradus.policies.local.loading import load_model
+    from gradus.policies.local.loading import load_model, load_tokenizer
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
+    from gradus.policies.tinker.served import address_of, served_policy
     from gradus.runs.recipe.load import sampling_of
 
+    if folder is not None and (address := address_of(folder)) is not None:
+        words = load_tokenizer(address.words, trained=folder)
+        sampling = (words.settings.sampling or sampling_of(spec)).changed(
+            temperature=temperature, max_new_tokens=max_new_tokens
+        )
+        return served_policy(address, words, sampling, name=name)
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
     keep = True if spec.keeps_answers else None

@@ -212,6 +212,21 @@ class GrpoConfig(TrainerConfig):
                 "leave it out, or set sampler"
             )
 
+    def check_served(self) -> None:
+        """Raises ConfigError for settings whose meaning no Tinker server can keep. Those of this process's memory and speed have no effect."""
+        sampling = self.sampling
+        reshaped = sampling.temperature != 1.0 or sampling.truncates
+        rules = [
+            (reshaped, "it trains the distribution at temperature 1", "set grpo.sampling.temperature = 1, without top_k and top_p"),
+            (sampling.grammar, "it enforces no grammar", "set grpo.sampling.grammar = false"),
+            (self.entropy_coef, "it gives no entropies", "set grpo.entropy_coef = 0"),
+            (self.optimizer != "adamw", "it has Adam alone", "set grpo.optimizer = 'adamw'"),
+            (self.sampler != "local", "it samples what it trains", "leave out grpo.sampler"),
+        ]  # fmt: skip
+        for wrong, reason, remedy in rules:
+            if wrong:
+                raise ConfigError(f"a Tinker server cannot keep this setting: {reason}; {remedy}")
+
     def resolved(self, grader: Grader) -> GrpoConfig:
         """Fills in what the settings leave to the algorithm and to the grader.
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.core.metrics import StepRecord
+from gradus.core.printing import go_around
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.tinker.service import ServerLost
 from gradus.rewards import reweigh, tell_steps_taken
 from gradus.rollouts import MAX_CONCURRENT, lowest_reward, roll_out, write_episodes
-from gradus.stats import format_number
+from gradus.stats import format_money, format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
@@ -106,12 +108,26 @@ def train_grpo(
         grader=grader,
         options=options,
     )
+    return train_learner(learner, spec, folder, resume=resume, options=options)
+
+
+def train_learner(
+    learner: StepLearner, spec: EnvironmentSpec, folder: Path | str, *, resume: bool, options: GrpoOptions
+) -> GrpoResult:
+    """:func:`train_grpo` of any learner. If a server loses its weights, the run goes back to its last checkpoint, once."""
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     run_folder.open(learner.config, resume=resume)
     try:
         loop = GrpoLoop(learner, spec, run_folder, options)
         if resume:
             loop.restore()
+        learner.sync_weights()
+        try:
+            return loop.run()
+        except ServerLost as error:
+            go_around(str(error), "the run goes on from its last checkpoint in a new session")
+        learner.reopen()
+        loop.restore()
         learner.sync_weights()
         return loop.run()
     except Exception:
@@ -186,6 +202,7 @@ class GrpoLoop:
             self.write(record)
             self.handle_alerts(screen)
             self.end_if_silent(screen)
+            self.end_if_spent(screen)
             self.keep_to_time(screen)
             last = state.step == self.last_step or state.stopped is not None
             if config.validation_every and (state.step % config.validation_every == 0 or last):
@@ -389,6 +406,16 @@ class GrpoLoop:
             screen.ends_at(fitting)
             screen.note(f"{fitting} steps fit the time: a step takes {step:.1f} s")
 
+    def end_if_spent(self, screen: Screen) -> None:
+        """Ends the run if a server has cost what it may cost."""
+        spent = self.options.spent() if self.options.spent else None
+        if spent is None or self.options.max_cost is None or spent < self.options.max_cost:
+            return
+        self.state.stopped = "max_cost"
+        screen.note(
+            f"{format_money(spent)} are spent of max_cost = {format_money(self.options.max_cost)}: the run ends here"
+        )
+
     def write(self, record: Mapping[str, Any]) -> None:
         """Adds a record to the metrics."""
         self.folder.append(record)
@@ -405,6 +432,7 @@ class GrpoLoop:
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""
         checkpoint = go_back(self.folder, self.learner.state)
+        self.state = GrpoState()
         if checkpoint is not None:
             self.state = GrpoState(step=checkpoint.step, **checkpoint.state)
         self.learner.steps = self.state.step

@@ -65,6 +65,10 @@ class StepLearner(Protocol):
         """Gives the sampler the weights as they are."""
         ...
 
+    def reopen(self) -> None:
+        """Begins anew with the weights of the beginning, after a server has lost them."""
+        ...
+
     def save(self, folder: str | Path) -> Path:
         """Writes the model as the sampler has it; returns the folder."""
         ...
@@ -157,6 +161,9 @@ class Learner:
         sync_inference_model(self._inference_model, self.model)
         if self._push_weights is not None:
             self._push_weights(self._inference_model, self.steps)
+
+    def reopen(self) -> None:
+        """Does nothing: weights in this process are not lost."""
 
     def save(self, folder: str | Path) -> Path:
         """Writes the model as it is, which every command takes; returns the folder."""

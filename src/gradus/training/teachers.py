@@ -27,7 +27,7 @@ from gradus.core import (
     StatesDistributions,
     child_rng,
 )
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
@@ -84,7 +84,7 @@ class ScriptedTeacher:
         self,
         policy: Policy,
         spec: EnvironmentSpec,
-        student: LoadedModel,
+        student: LoadedTokenizer,
     ) -> None:
         self._policy, self._spec = policy, spec
         self._targets = AnswerTargets(student.renderer)
@@ -123,7 +123,7 @@ class ModelTeacher:
         self,
         model: LoadedModel,
         spec: EnvironmentSpec,
-        student: LoadedModel,
+        student: LoadedTokenizer,
         sampling: SamplingConfig,
     ) -> None:
         check_same_words(student, model)
@@ -165,7 +165,7 @@ class ServedTeacher:
     def __init__(
         self,
         address: str,
-        student: LoadedModel,
+        student: LoadedTokenizer,
         sampling: SamplingConfig,
     ) -> None:
         if sampling.temperature != 1.0 or sampling.top_k or sampling.top_p < 1.0:
@@ -213,7 +213,7 @@ class ServedTeacher:
         with ThreadPoolExecutor(self._server.concurrency) as threads:
             return list(threads.map(score, samples))
 
-    def _check_same_words(self, student: LoadedModel) -> None:
+    def _check_same_words(self, student: LoadedTokenizer) -> None:
         """Raises ConfigError unless the server renders a conversation of all printable characters into the student's ids."""
         try:
             ids = self._server.rendered(string.printable.strip())
@@ -253,11 +253,11 @@ def _probabilities(logprobs: Mapping[int, float]) -> dict[int, float]:
     return {word: chance / max(1.0, excess) for word, chance in named.items()}
 
 
-def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
+def check_same_words(student: LoadedTokenizer, teacher: LoadedTokenizer) -> None:
     """Raises ConfigError unless both models have one vocabulary and render one conversation alike."""
     system, first, answer, second = _CONVERSATION
 
-    def rendered(loaded: LoadedModel) -> list[object]:
+    def rendered(loaded: LoadedTokenizer) -> list[object]:
         renderer = loaded.renderer
         return [
             loaded.tokenizer.get_vocab(),

@@ -12,14 +12,17 @@ from gradus.core.files import check_checksums, read_json
 from gradus.policies.local.gguf import dequantized, is_gguf
 from gradus.policies.nano.model import NANO_TEMPLATE
 
+ADDRESS = "tinker.json"  # names the weights of a model that a Tinker server holds
 RUN_MODELS = ("grpo/best", "grpo/final", "distill/best", "distill/final", "sft/best", "sft/final", "best", "final")
 
 
-def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
-    """Returns what ``folder`` holds: a model, an adapter (LoRA) without its base, or neither.
+def model_kind(folder: Path) -> Literal["model", "adapter", "served"] | None:
+    """Returns what ``folder`` holds: a model, an adapter (LoRA) without its base, the address of weights on a server, or nothing of these.
 
     A run has a config.json too: only a model's names its model_type. Some trainers put their base's beside adapters.
     """
+    if (folder / ADDRESS).is_file():
+        return "served"
     weights = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
     if not weights and (folder / "adapter_config.json").is_file():
         return "adapter"

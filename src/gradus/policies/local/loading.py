@@ -18,7 +18,7 @@ from gradus.core.errors import first_line
 from gradus.policies.local.chat_template import ToolCalls
 from gradus.policies.local.cpu.float32_linear import use_faster_products
 from gradus.policies.local.cpu.support import Autocast, autocasts
-from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
+from gradus.policies.local.folders import adapter_base, check_model_source, model_kind, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.policies.one_at_a_time import quiet_transformers
@@ -86,6 +86,11 @@ def load_model(
     """
     # A mistyped path is refused here, before transformers looks for it on the hub.
     name = check_model_source(os.fspath(path_or_name))
+    if model_kind(Path(name)) == "served":
+        raise ConfigError(
+            f"the weights of {name} are on a Tinker server, which samples them (gradus eval) and trains them; name a model whose weights are "
+            "here"
+        )
     base = adapter_base(name) or name
     settings = read_settings(name) or read_settings(base) or ModelSettings()
     # What is not asked for stays as the model was trained.

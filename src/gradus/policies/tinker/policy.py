@@ -24,6 +24,18 @@ class TokenCounts:
     sampled: int = 0
     trained: int = 0
 
+    def clear(self) -> None:
+        """Sets all counts to 0."""
+        self.prompt = self.sampled = self.trained = 0
+
+    def as_costs(self, price: tuple[float, float, float] | None) -> dict[str, Any]:
+        """Returns what ``costs.json`` stores of a stage; nothing if the server was not asked."""
+        counts = {"prompt_tokens": self.prompt, "sampled_tokens": self.sampled, "server_trained_tokens": self.trained}
+        if not any(counts.values()):
+            return {}
+        cost = self.cost(price)
+        return counts if cost is None else {**counts, "cost": cost}
+
     def cost(self, price: tuple[float, float, float] | None) -> float | None:
         """US dollars, by the ``price`` of a million prompt, sampled and trained tokens; None without one."""
         if price is None:

@@ -10,16 +10,15 @@ from pydantic import BaseModel, ConfigDict
 
 from gradus.core.documents import read_document
 from gradus.core.files import write_json
+from gradus.policies.local.folders import ADDRESS
 from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import write_settings
 from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
 from gradus.policies.tinker.service import TinkerService
 
-FILE = "tinker.json"
 
-
-class ServedModel(BaseModel):
+class WeightsAddress(BaseModel):
     """Where weights are.
 
     ``url``: the server. ``words``: folder or hub name that the tokenizer comes from. ``sampler`` and ``state``: the server's paths of weights
@@ -54,17 +53,17 @@ class ServedModel(BaseModel):
         """Writes a folder that every command that samples takes for a model."""
         words.tokenizer.save_pretrained(folder)
         write_settings(folder, words.settings)
-        write_json(folder / FILE, self.model_dump())
+        write_json(folder / ADDRESS, self.model_dump())
 
 
-def served_model(folder: str | Path) -> ServedModel | None:
+def address_of(folder: str | Path) -> WeightsAddress | None:
     """The model that a server holds for a folder; None for any other folder or name."""
-    file = Path(folder) / FILE
-    return ServedModel.model_validate(read_document(file, dict[str, Any])) if file.is_file() else None
+    file = Path(folder) / ADDRESS
+    return WeightsAddress.model_validate(read_document(file, dict[str, Any])) if file.is_file() else None
 
 
 def served_policy(
-    model: ServedModel,
+    model: WeightsAddress,
     words: LoadedTokenizer,
     sampling: SamplingConfig,
     *,

@@ -69,6 +69,10 @@ class TinkerService:
                 "trainer = 'tinker:URL' needs the package tinker; pip install 'gradus-rl[tinker]'"
             ) from error
 
+    def require_client(self) -> None:
+        """Raises ConfigError if the package ``tinker`` is missing."""
+        _ = self.sdk
+
     @property
     def client(self) -> Any:
         """The session with the server. Raises ConfigError if it refuses the key or this version of the client."""

@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError, GradusError
 from gradus.core.findings import Finding
 from gradus.runs.forecast.data import data, environment
-from gradus.runs.forecast.model import base, context, memory, model, probe, reference
+from gradus.runs.forecast.model import base, context, memory, model, probe, reference, server
 from gradus.runs.forecast.settings import names, settings
 from gradus.runs.forecast.subject import Circumstances, Subject, from_error
 from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
 
+_HERE, _SERVED = {"memory", "probe", "base"}, {"server"}  # checks of a model in this process, and of one on a server
 Check = Callable[[Subject], Sequence[Finding]]
 
 # name -> (what it does, the checks that must not have failed before it)
@@ -31,6 +32,7 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "data": (data, ("environment",)),
     "context": (context, ("environment", "model")),
     "reference": (reference, ("environment",)),
+    "server": (server, ("environment", "model")),
     "memory": (memory, ("environment", "model", "context")),
     "probe": (probe, ("environment", "model", "memory")),
     "base": (base, ("environment", "model", "memory", "probe")),
@@ -42,12 +44,14 @@ def check_job(job: Job, circumstances: Circumstances) -> tuple[Finding, ...]:
     """All findings about a job that is going to be run under these circumstances. Servers and hubs are asked only if they say so."""
     evidence = f"the recipe for {job.recipe.environment} is understood"
     findings = [Finding(status="pass", subject="recipe", evidence=evidence)]
+    needless = _SERVED if job.address() is None else _HERE
+    checks = {name: check for name, check in CHECKS.items() if name not in needless}
     with (
         TemporaryDirectory(prefix="gradus-check-") as scratch,
-        progress_bar("check", len(CHECKS), "checks") as advance,
+        progress_bar("check", len(checks), "checks") as advance,
     ):
         subject = Subject(job, Path(scratch), circumstances)
-        for number, (name, (check, needs)) in enumerate(CHECKS.items()):
+        for number, (name, (check, needs)) in enumerate(checks.items()):
             advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
             findings += _findings(name, check, needs, subject, findings)
     return tuple(findings)

@@ -59,7 +59,7 @@ def is_probed(job: Job) -> bool:
     recipe = job.recipe
     if recipe.model.path is None or is_nano(recipe.model.path):
         return False
-    return not recipe.quick and recipe.grpo.sampler == "local" and world().size == 1
+    return not recipe.quick and recipe.grpo.sampler == "local" and recipe.trainer == "local" and world().size == 1
 
 
 def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: int = 1) -> BaseLook:

@@ -105,6 +105,28 @@ def most_of(grader: Grader) -> float | None:
     return most
 
 
+def server(subject: Subject) -> list[Finding]:
+    """The server has the model and trains it: what it divides losses by is measured, and log-probs of prompts are asked for if KL needs them."""
+    from gradus.policies.tinker.policy import TokenCounts
+    from gradus.training.tinker.weights import ServedTraining, ServedWeights, require_prompt_logprobs
+
+    address = subject.job.address()
+    assert address is not None  # CHECKS asks it with a server alone
+    address.service().require_client()
+    if not subject.online:
+        return [not_checked(f"the server {address.url} was not asked", "give --online")]
+    name = address.base()
+    source = ServedTraining(model=address, words=subject.job.words(address), counts=TokenCounts())
+    weights = ServedWeights(source, subject.recipe.grpo)
+    if subject.recipe.grpo.kl_coef:
+        require_prompt_logprobs(source)
+    reduction = weights.remote.reduction
+    findings = [passed(f"{name} on {address.url}: {reduction.sentence}")]
+    if subject.recipe.grpo.grad_clip and not reduction.clips:
+        findings.append(warned("the server does not clip the gradient", "set grpo.grad_clip = 0, or lower grpo.lr"))
+    return findings
+
+
 def probe(subject: Subject) -> list[Finding]:
     """Sampler, trainer and plain forward give the model's own tokens the same log-probs."""
     from gradus.policies.local.loading import load_model

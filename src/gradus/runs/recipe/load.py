@@ -51,6 +51,7 @@ def load_recipe(
     seed: int | None = None,
     grader: str | None = None,
     trackers: Sequence[str] = (),
+    trainer: str | None = None,
     online: bool = False,
 ) -> Recipe:
     """The recipe of an environment or of a file, with changes. An environment that is an object stands in the recipe by its name.
@@ -72,12 +73,14 @@ def load_recipe(
     layers, choice = [Layer("recipe", settings)], ""
     model_name = edits.get("model.path", model or settings.get("model.path"))
     if isinstance(model_name, str) and not stored:
-        changed, choice = _for_model(model_name, settings, lm, online=online)
+        served = edits.get("trainer", trainer or settings.get("trainer", "local")) != "local"
+        changed, choice = _for_model(model_name, settings, lm, online=online, served=served)
         layers.append(Layer("model", changed))
     if quick:
         layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
     name = environment.name if isinstance(environment, EnvironmentSpec) else environment
     typed: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": name}
+    typed["trainer"] = trainer
     typed["trackers"] = list(trackers) or None
     typed = {key: value for key, value in typed.items() if value is not None}
     layers.append(
@@ -90,7 +93,7 @@ def load_recipe(
 
 
 def _for_model(
-    model: str, settings: Mapping[str, Any], lm: Mapping[str, Any] | None, *, online: bool
+    model: str, settings: Mapping[str, Any], lm: Mapping[str, Any] | None, *, online: bool, served: bool
 ) -> tuple[dict[str, Any], str]:
     """The layer of a given model, and a line that says which settings it chose, if there was a choice.
 
@@ -103,7 +106,7 @@ def _for_model(
     if is_nano(model) and lm is not None:
         return changes, f"settings: the recipe's for a nano model, which {model} is"
     parameters = _parameters(model, online=online)
-    sized = changes_of(by_size(parameters))
+    sized = changes_of(by_size(None if served else parameters))  # a server trains adapters, of a model of any size
     if lm is None:
         source = "the recipe's" if is_complete else "those for a language model"
         changes |= {key: value for key, value in sized.items() if key not in settings}

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from gradus.core.values import as_mapping
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
+from gradus.policies.tinker.service import server_of
 from gradus.rewards import AdaptiveConfig, RewardConfig, StageConfig
 from gradus.rewards.grading import OWN_GRADER
 from gradus.runs.recipe import MOST_EPISODES
@@ -126,6 +127,17 @@ class Recipe(_Section):
     )
     seed: int = Field(default=0, description="Seed of the whole run.")
     quick: bool = Field(default=False, description="At toy size; `--quick` sets it.")
+    trainer: str = Field(
+        default="local",
+        description="Who holds the weights, trains and samples them: `local` is this process, `tinker:URL` a server of the Tinker API.",
+    )
+    price: tuple[float, float, float] | None = Field(
+        default=None,
+        description="US dollars per million prompt, sampled and trained tokens of the server; without it no money is counted.",
+    )
+    max_cost: float | None = Field(
+        default=None, gt=0, description="US dollars of the server after which GRPO ends; needs `price`."
+    )
     trackers: tuple[str, ...] = Field(
         default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
     )
@@ -178,6 +190,7 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         self.grpo.check_own_sampler()
+        self._check_trainer()
         if self.model.system_prompt is not None and not self.rewards:
             raise ValueError(
                 "model.system_prompt has no effect without rewards; leave it out, or give rows with ?system=FILE"
@@ -195,6 +208,22 @@ class Recipe(_Section):
                 f"{self.grpo.max_steps} for {self.stage[-1].name!r}; raise max_steps"
             )
         return self
+
+    def _check_trainer(self) -> None:
+        if self.max_cost is not None and self.price is None:
+            raise ValueError("max_cost needs price = [prompt, sampled, trained], US dollars per million tokens")
+        if server_of(self.trainer) is None:
+            if self.price is not None:
+                raise ValueError("price has no effect with trainer = 'local'; leave it out")
+            return
+        self.grpo.check_served()
+        if self.model.path is None:
+            raise ValueError("a Tinker server trains a model that it has; name it with model.path (--model)")
+        if self.distill is not None:
+            raise ValueError(
+                "a Tinker server gives log-probs of sampled tokens, not whole distributions; leave out distill and set "
+                "grpo.distill_coef, which learns from the sampled token"
+            )
 
     def with_origin(self, layers: Mapping[str, str], choice: str, shipped: str | None) -> Recipe:
         """The same settings, and where they came from."""

@@ -15,6 +15,8 @@ from gradus.core.files import digest
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
+from gradus.policies.tinker.policy import TokenCounts
+from gradus.policies.tinker.served import served_policy
 from gradus.runs.job import Job
 from gradus.runs.manifest import CHECKPOINTS, Manifest, StageInputs
 from gradus.runs.policies import make_policy
@@ -54,6 +56,7 @@ class RunContext:
         if job.environment.content is not None:
             reserved = reserved_ids(job.environment, job.recipe.grpo)
             training_tasks(job.environment, job.recipe.grpo, 0, 1, reserved)  # and so should too few rows
+        self.counts = TokenCounts()  # of a server, in the stage that is being done
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
 
     @property
@@ -76,6 +79,8 @@ class RunContext:
         settings = select(self)
         if "model" in settings:  # a run can be moved together with its model, and be named in another way
             settings["model"]["path"] = _as_seen_from(self.folder, self.recipe.model.path)
+            if self.recipe.trainer != "local":  # a server may move
+                settings["trainer"] = self.recipe.trainer.partition(":")[0]
         code = dict(self._environment_code)
         if "rewards" in settings:
             code |= self._reward_code
@@ -140,11 +145,15 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     """A checkpoint of the run as a policy."""
     stage, greedy = CHECKPOINTS[name]
     grpo = run.recipe.grpo
+    sampling = grpo.sampling.changed(temperature=0) if greedy else grpo.sampling
+    model = run.checkpoint(stage)
+    if (address := run.job.address(model)) is not None:
+        return served_policy(address, run.job.words(address, model), sampling, name=name, counts=run.counts)
     options: Mapping[str, Any] = run.job.loading() if stage == "model" else run.job.loading_trained()
-    load = partial(load_model, run.checkpoint(stage), **options)
+    load = partial(load_model, model, **options)
     make = partial(
         LocalPolicy,
-        sampling=grpo.sampling.changed(temperature=0) if greedy else grpo.sampling,
+        sampling=sampling,
         name=name,
         batch_size=grpo.batch_size,
         grammar=run.spec.language.grammar,

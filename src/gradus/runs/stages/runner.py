@@ -99,7 +99,9 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         threads = torch.get_num_threads()
         try:
             with run.manifest.doing(name, inputs[name]) as cost:
+                run.counts.clear()
                 do(run, cost)
+                cost.update(run.counts.as_costs(recipe.price))
         finally:  # the next stage computes with as many threads as in a run that was broken off before it
             torch.set_num_threads(threads)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's

@@ -20,6 +20,7 @@ from gradus.evidence.reports import prepare_report
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ShelvedPolicy
+from gradus.policies.tinker.policy import TinkerPolicy
 from gradus.rollouts import roll_out, write_episodes
 from gradus.runs.forecast.model_probe import check_model
 from gradus.runs.manifest import TRAINING, stage_names
@@ -60,6 +61,11 @@ Stage = tuple[Callable[[RunContext, dict[str, Any]], None], Select]  # what it d
 
 def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
     """Make the nano model, unless a model was given."""
+    if (address := run.job.address()) is not None:
+        run.job.words(address)
+        name = address.base()
+        run.console.print(f"{address.url} trains {name} by the Tinker API", highlight=False)
+        return
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.
         loaded = load_model(run.base, **run.job.loading())
@@ -125,7 +131,8 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     files = run.lessons or [run.folder / "teach" / "episodes.jsonl.gz"]
     folder = run.folder / "sft"
-    result = sft_stage(run.job, run.base, read_lessons(run.spec, files), folder, resume=begun(folder))
+    lessons = read_lessons(run.spec, files)
+    result = sft_stage(run.job, run.base, lessons, folder, resume=begun(folder), counts=run.counts)
     run.console.print(
         f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
     )
@@ -142,7 +149,12 @@ def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
     result = grpo_stage(
-        run.job, _start(run, "grpo"), folder, resume=begun(folder), seconds=run.manifest.seconds_for("grpo")
+        run.job,
+        _start(run, "grpo"),
+        folder,
+        resume=begun(folder),
+        seconds=run.manifest.seconds_for("grpo"),
+        counts=run.counts,
     )
     cost.update(steps=result.steps, tokens=_tokens(folder))
     planned = run.recipe.grpo.max_steps
@@ -185,7 +197,9 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
     advantages = None
     if isinstance(trained, ShelvedPolicy):
         facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
-        advantages = _advantages(config, run.grader, trained.loaded.renderer)
+    if isinstance(trained, ShelvedPolicy | TinkerPolicy):
+        renderer = trained.words.renderer if isinstance(trained, TinkerPolicy) else trained.loaded.renderer
+        advantages = _advantages(config, run.grader, renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
         rolled_out = roll_out(
             spec,
@@ -200,7 +214,8 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
     cpu = f"{platform.machine()}, {os.cpu_count()} cores"
     facts |= {"seed": run.recipe.seed, "date": datetime.now(UTC).date().isoformat()}
     facts["hardware"] = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    pieces = {name: _pieces(policy.tokenizer) for name, policy in policies.items() if isinstance(policy, ShelvedPolicy)}
+    models = {name: policy for name, policy in policies.items() if isinstance(policy, ShelvedPolicy | TinkerPolicy)}
+    pieces = {name: _pieces(policy.tokenizer) for name, policy in models.items()}
     prepare_report(
         run.folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluation.flat
     )

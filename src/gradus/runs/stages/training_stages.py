@@ -19,9 +19,10 @@ from gradus.evidence.health import Monitor
 from gradus.evidence.stage_files import changed_since
 from gradus.policies.local.export import write_merged
 from gradus.policies.local.folders import find_model
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel, LoadedTokenizer, load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import make_nano
+from gradus.policies.tinker.policy import TokenCounts
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import MAX_CONCURRENT, read_episodes
 from gradus.runs.forecast.model_probe import check_model
@@ -35,13 +36,15 @@ from gradus.training.distill import train_distill
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.prepare import prepare_model
-from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.grpo import GrpoResult, train_grpo, train_learner
 from gradus.training.lesson_config import DistillConfig, DistillTable, SftConfig
 from gradus.training.lessons import LessonResult
 from gradus.training.run.options import GrpoOptions, Observer, PushWeights, RunOptions
 from gradus.training.run.trackers import open_trackers
 from gradus.training.sft import train_sft
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, ServedTeacher, Teacher
+from gradus.training.tinker.learner import TinkerLearner
+from gradus.training.tinker.weights import ServedTraining
 from gradus.training.trainer_config import TrainerConfig
 
 _SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answers of a busy server take many minutes
@@ -119,11 +122,14 @@ def read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
     return episodes
 
 
-def sft_stage(job: Job, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> LessonResult:
-    """SFT with the trackers of the recipe."""
+def sft_stage(
+    job: Job, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool, counts: TokenCounts | None = None
+) -> LessonResult:
+    """SFT with the trackers of the recipe. ``counts``: where a server's tokens are counted."""
     config = _seeded(job.recipe.sft, job.recipe)
     with track(job.recipe.trackers, folder, config) as trackers:
-        loaded = _model_to_train(job, model, config)
+        source = _served_training(job, model, counts or TokenCounts())
+        loaded = _model_to_train(job, model, config) if source is None else source
         return train_sft(loaded, episodes, config, folder, resume=resume, options=RunOptions(on_record=trackers))
 
 
@@ -147,14 +153,17 @@ def distill_stage(job: Job, model: str, folder: Path, *, resume: bool) -> Lesson
 
 
 def find_teacher(
-    spec: EnvironmentSpec, student: LoadedModel, config: DistillConfig, sampling: SamplingConfig
+    spec: EnvironmentSpec, student: LoadedTokenizer, config: DistillConfig, sampling: SamplingConfig
 ) -> Teacher:
     """Returns the teacher that the settings name: a model or run folder, a server's address, or a policy that states distributions."""
     name = teacher_name(spec, config.teacher)
     if name.startswith(("http://", "https://")):
         return ServedTeacher(name, student, sampling)
     if (folder := find_model(name)) is not None:
-        return ModelTeacher(load_model(folder, device=student.device, dtype=student.dtype), spec, student, sampling)
+        place: dict[str, Any] = {}
+        if isinstance(student, LoadedModel):
+            place = {"device": student.device, "dtype": student.dtype}
+        return ModelTeacher(load_model(folder, **place), spec, student, sampling)
     return ScriptedTeacher(make_policy(spec, name), spec, student)
 
 
@@ -166,10 +175,53 @@ def make_nano_model(job: Job, folder: Path) -> None:
     barrier()
 
 
-def grpo_stage(job: Job, model: str, folder: Path, *, resume: bool, seconds: float | None = None) -> GrpoResult:
-    """GRPO with the trackers of the recipe, and the server that samples. ``seconds``: steps that do not fit are left out."""
+def _served_training(job: Job, model: str, counts: TokenCounts) -> ServedTraining | None:
+    """What training on a server begins with; None without one."""
+    address = job.address(model)
+    if address is None:
+        return None
+    words = job.words(address, model)
+    return ServedTraining(model=address, words=_with_rules(job, words), counts=counts)
+
+
+def _serving_grpo(
+    job: Job, source: ServedTraining, config: GrpoConfig, folder: Path, *, resume: bool, seconds: float | None
+) -> GrpoResult:
+    """GRPO on a server."""
+    recipe, spec = job.recipe, job.environment
+    teacher = None
+    if config.distill_coef:
+        teacher = find_teacher(spec, source.words, DistillConfig(teacher=config.distill_teacher), config.sampling)
+    learner = TinkerLearner(source, spec, config, grader=job.grader, teacher=teacher)
+    with track(recipe.trackers, folder, config) as trackers:
+        options = GrpoOptions(
+            schedule=job.schedule(),
+            monitor=Monitor(),
+            seconds=seconds,
+            on_record=trackers,
+            spent=lambda: source.counts.cost(recipe.price),
+            max_cost=recipe.max_cost,
+        )
+        return train_learner(learner, spec, folder, resume=resume, options=options)
+
+
+def grpo_stage(
+    job: Job,
+    model: str,
+    folder: Path,
+    *,
+    resume: bool,
+    seconds: float | None = None,
+    counts: TokenCounts | None = None,
+) -> GrpoResult:
+    """GRPO with the trackers of the recipe, and the server that trains or samples.
+
+    ``seconds``: steps that do not fit are left out. ``counts``: where a server's tokens are counted.
+    """
     recipe, spec = job.recipe, job.environment
     config = _seeded(recipe.grpo, recipe)
+    if (source := _served_training(job, model, counts or TokenCounts())) is not None:
+        return _serving_grpo(job, source, config, folder, resume=resume, seconds=seconds)
     loaded = _model_to_train(job, model, config)
     source, sampler, push_weights = served_sampler(loaded, config, folder)
     with track(recipe.trackers, folder, config) as trackers:
@@ -200,8 +252,16 @@ def _model_to_train(job: Job, model: str, config: TrainerConfig) -> LoadedModel:
     options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
     loaded = load_model(model, device=device, **options, **job.template())
     check_model(loaded)
+    return _with_rules(job, loaded)
+
+
+W = TypeVar("W", bound=LoadedTokenizer)
+
+
+def _with_rules(job: Job, loaded: W) -> W:
+    """The model with what it is trained with. What its chat template cannot do is refused before anything is trained."""
     system_prompt, tools = _rules(job)
-    loaded.renderer.for_tools(tools)  # what the chat template cannot do is refused before anything is trained
+    loaded.renderer.for_tools(tools)
     return loaded.with_settings(
         environment=job.recipe.environment,
         system_prompt=system_prompt,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, Group
+from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.policy import TinkerPolicy
-from gradus.policies.tinker.served import ServedModel, served_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
@@ -17,24 +16,7 @@ from gradus.training.engine.update import UpdateResult
 from gradus.training.run.validation import Decoding
 from gradus.training.teachers import Teacher, with_teacher
 from gradus.training.tinker.update import remote_update
-from gradus.training.tinker.weights import ServedState, ServedTraining, ServedWeights
-
-
-def check_served(config: GrpoConfig) -> None:
-    """Raises ConfigError for settings whose meaning no server can keep. Settings of this process's memory and speed have no effect."""
-    sampling = config.sampling
-    reshaped = sampling.temperature != 1.0 or sampling.truncates
-    rules = [
-        (reshaped, "servers train the distribution at temperature 1", "set grpo.sampling.temperature = 1 without top_k and top_p"),
-        (sampling.grammar, "no server enforces a grammar", "set grpo.sampling.grammar = false"),
-        (config.entropy_coef, "servers give no entropies", "set grpo.entropy_coef = 0"),
-        (config.optimizer != "adamw", "servers have Adam alone", "set grpo.optimizer = 'adamw'"),
-        (config.sampler != "local", "the server samples what it trains", "leave out grpo.sampler"),
-        (config.quantize, "the server decides how it holds the base", "leave out grpo.quantize"),
-    ]  # fmt: skip
-    for wrong, reason, remedy in rules:
-        if wrong:
-            raise ConfigError(f"trainer = 'tinker:URL' cannot keep these settings: {reason}; {remedy}")
+from gradus.training.tinker.weights import ServedState, ServedTraining, ServedWeights, require_prompt_logprobs
 
 
 class TinkerLearner:
@@ -58,7 +40,7 @@ class TinkerLearner:
         grader: Grader | None = None,
         teacher: Teacher | None = None,
     ) -> None:
-        check_served(config)
+        config.check_served()
         self.grader = grader or spec.grader()
         config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
         self.config = config = config.resolved(self.grader)
@@ -70,11 +52,7 @@ class TinkerLearner:
         self._teacher = teacher
         self._base: TinkerPolicy | None = None
         if config.kl_coef:
-            start = ServedModel(url=source.model.url, words=source.model.words, sampler=source.model.sampler)
-            self._base = served_policy(start, self.words, SamplingConfig(), name="base", counts=source.counts)
-            self._base.prompt_logprobs(
-                [self.words.renderer.first("", "hello")]
-            )  # it is refused now, not after a rollout
+            self._base = require_prompt_logprobs(source)
         self.policy = self._sampler(config.sampling, "grpo")
         self._validating: dict[Decoding, TinkerPolicy] = {
             "sampled": self._sampler(config.sampling, "sampled"),

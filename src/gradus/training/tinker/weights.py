@@ -13,11 +13,12 @@ from gradus.core.files import write_folder, write_json
 from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
-from gradus.policies.tinker.served import FILE, ServedModel
+from gradus.policies.tinker.served import WeightsAddress, served_policy
 from gradus.training.tinker.reduction import Reduction, measure_reduction
 from gradus.training.tinker.remote import RemoteModel
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
+_FILE = "server.json"  # of a checkpoint: where its weights and its optimizer are
 _KEPT = 30 * 24 * 3600  # seconds that a server keeps the state of a checkpoint
 
 
@@ -25,7 +26,7 @@ _KEPT = 30 * 24 * 3600  # seconds that a server keeps the state of a checkpoint
 class ServedTraining:
     """A model on a server that is going to be trained: where it is, its tokenizer and settings, and where its tokens are counted."""
 
-    model: ServedModel
+    model: WeightsAddress
     words: LoadedTokenizer
     counts: TokenCounts
 
@@ -91,6 +92,14 @@ class ServedWeights:
         write_folder(folder, lambda aside: saved.write(aside, words))
 
 
+def require_prompt_logprobs(source: ServedTraining) -> TinkerPolicy:
+    """Returns the model that KL is measured to. Raises ConfigError if the server gives no log-probs of a prompt."""
+    address = source.model.model_copy(update={"state": None})
+    base = served_policy(address, source.words, SamplingConfig(), name="base", counts=source.counts)
+    base.prompt_logprobs([source.words.renderer.first("", "hello")])
+    return base
+
+
 @dataclass(frozen=True)
 class ServedState:
     """Weights and optimizer as checkpoints have them: the server holds them, and a checkpoint names where."""
@@ -102,13 +111,13 @@ class ServedState:
         """Saves both on the server; returns what writes down where."""
         path = self.weights.save(f"step-{self.step():06d}", seconds=_KEPT)
         saved = self.weights.source.model.model_copy(update={"state": path})
-        return lambda folder: write_json(folder / FILE, saved.model_dump())
+        return lambda folder: write_json(folder / _FILE, saved.model_dump())
 
     def load(self, folder: Path) -> None:
         """Lets the server put both back as they were. Raises StorageError for a checkpoint of a model in this process."""
-        if not (folder / FILE).is_file():
+        if not (folder / _FILE).is_file():
             raise StorageError("it is of a model that was trained in this process; go on with trainer = 'local'")
-        saved = ServedModel.model_validate(read_document(folder / FILE, dict[str, Any]))
+        saved = WeightsAddress.model_validate(read_document(folder / _FILE, dict[str, Any]))
         if saved.state is None:
-            raise StorageError(f"{FILE} names no state")
+            raise StorageError(f"{_FILE} names no state")
         self.weights.load(saved.state)
