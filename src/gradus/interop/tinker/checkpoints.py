@@ -98,11 +98,11 @@ class CheckpointStore:
 
         write_folder(self.check_path(card.path), fill)
 
-    def load(self, card: SavedAdapter) -> tuple[Weights, Weights]:
-        """The weights of a checkpoint and Adam's moments, none of a sampler's."""
+    def load(self, card: SavedAdapter) -> tuple[Weights, Weights | None]:
+        """The weights of a checkpoint and Adam's moments: empty before the first step, None of a sampler's."""
         folder = self.check_path(card.path)
         moments = folder / _MOMENTS
-        return load_file(folder / _MODEL), load_file(moments) if moments.is_file() else {}
+        return load_file(folder / _MODEL), load_file(moments) if moments.is_file() else None
 
 
 def _read_card(file: Path) -> SavedAdapter:

@@ -204,10 +204,10 @@ class TrainingService:
 
             def work() -> Json:
                 weights, moments = self.store.load(card)
-                if request.optimizer and not moments:
+                if request.optimizer and moments is None:
                     raise ValueError(f"{card.path} holds no state of an optimizer; load its weights alone")
                 model.adapter = model.adapter or self.engine.new_adapter(model.shape, 0)
-                model.adapter.restore(weights, moments if request.optimizer else {})
+                model.adapter.restore(weights, (moments or {}) if request.optimizer else {})
                 return {"type": "load_weights", "path": card.path, "model_id": model.id}
 
             return work

@@ -55,7 +55,7 @@ class ServedWeights:
             start = self.save("start", seconds=_KEPT)
             sampler = TinkerPolicy(service, self.sampling_client(), self.source.words, SamplingConfig())
             reductions[base] = measure_reduction(service, client, sampler, len(self.source.words.tokenizer))
-            self.load(start)
+            self.load(start, optimizer=False)  # its moments were 0
             self.remote = RemoteModel(service, client, reductions[base], self.source.counts)
 
     def reopen(self) -> None:
