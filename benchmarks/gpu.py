@@ -35,7 +35,7 @@ from torch import Tensor
 
 from gradus.policies.local.decoding import Decoder, Prompt
 from gradus.policies.local.kv_cache import cache_plan
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, context_length
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
@@ -106,7 +106,15 @@ def build(config: Any, device: str, dtype: torch.dtype, *, seed: int = 0) -> Loa
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
     renderer = cast(Any, SimpleNamespace(stop_ids=frozenset()))
     place = next(model.parameters()).device
-    return LoadedModel(model=model, tokenizer=None, renderer=renderer, device=place, dtype=dtype, path="random")
+    return LoadedModel(
+        model=model,
+        tokenizer=None,
+        renderer=renderer,
+        device=place,
+        dtype=dtype,
+        path="random",
+        context=context_length(model.config),
+    )
 
 
 def qwen(name: str, *, toy: bool) -> Any:

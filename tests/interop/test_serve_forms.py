@@ -44,6 +44,7 @@ def loaded_with(template: str, **options: Any) -> LoadedModel:
         device=torch.device("cpu"),
         dtype=torch.float32,
         path="x",
+        context=4096,
         settings=ModelSettings(),
     )
 

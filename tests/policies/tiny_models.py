@@ -12,7 +12,7 @@ import torch
 from model_matrix import ARCHITECTURES
 
 from gradus.core import Action, EpisodeStart, Observation, Request, Task, Vocabulary
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel, context_length, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
@@ -80,6 +80,7 @@ def _assembled(folder: Path) -> LoadedModel:
         device=torch.device("cpu"),
         dtype=torch.float32,
         path=str(folder),
+        context=context_length(model.config),
     )
 
 

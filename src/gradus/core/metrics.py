@@ -106,7 +106,7 @@ class SftRecord(TypedDict):
     loss: float | None
     accuracy: float | None
     validation_loss: NotRequired[float]
-    validation_accuracy: NotRequired[float]
+    validation_accuracy: NotRequired[float | None]
     grad_norm: float | None
     lr: float
     tokens: int

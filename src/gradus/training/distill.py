@@ -29,6 +29,7 @@ from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.lesson_config import DistillConfig
+from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer, turns_of
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
@@ -67,7 +68,8 @@ def train_distill(
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
         student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
         lessons = _DistillLessons(student, teacher, spec, config, tasks)
-        return LessonTrainer(loaded, config, run_folder, lessons).run(options, resume=resume)
+        taught = LocalLessonModel(loaded, config, lessons.held_out, lessons.learn)
+        return LessonTrainer(taught, config, run_folder, lessons).run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
         raise

@@ -14,17 +14,11 @@ from torch import Tensor
 
 from gradus.core import child_rng, child_seed
 from gradus.core.metrics import SftRecord
-from gradus.policies.local.loading import LoadedModel
-from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample, ints
-from gradus.training.distributed.processes import any_of, barrier, share, total, world
-from gradus.training.engine.fsdp import is_sharded, shard
-from gradus.training.engine.loss_step import PassBudget, apply_gradients, backward_passes
-from gradus.training.engine.optimizers import lr_at, make_optimizer
-from gradus.training.engine.prepare import precision
-from gradus.training.engine.tree_support import supports_tree
+from gradus.training.distributed.processes import any_of, barrier, world
+from gradus.training.engine.optimizers import lr_at
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, save_checkpoint, save_model
+from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
@@ -55,7 +49,7 @@ class LessonLoss:
 
 
 class Lessons(Protocol):
-    """The samples that a model is taught at each step, and the loss on them."""
+    """The samples that a model is taught at each step."""
 
     steps: int
     held_out: Samples  # whose loss chooses the best weights
@@ -72,10 +66,6 @@ class Lessons(Protocol):
 
     def epoch(self, step: int) -> int:
         """Says which pass over the lessons a step belongs to, 1 for the first."""
-        ...
-
-    def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
-        """The loss on a microbatch."""
         ...
 
 
@@ -165,31 +155,53 @@ class LessonState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StepSums:
-    """Sums of a step over all processes: the loss, tokens that were right, and tokens computed; and the gradient's norm."""
+class StepSums:
+    """The sums of a step over all processes. ``right``: tokens that were the likeliest ones, and ``norm``: of the gradient; None if not measured.
+
+    ``computed``: tokens that went through the model.
+    """
 
     loss: float
-    right: float
-    tokens: int
-    norm: float
+    right: float | None
+    computed: int
+    norm: float | None
+
+
+class LessonModel(Protocol):
+    """What the loop needs of a model, wherever its weights are."""
+
+    @property
+    def state(self) -> TrainingState:
+        """Weights and optimizer, as checkpoints store and restore them."""
+        ...
+
+    def update(self, samples: Samples, lr: float) -> StepSums:
+        """Takes the optimizer update of a step."""
+        ...
+
+    def measure(self, samples: Samples) -> HeldOutFigures:
+        """Loss and accuracy on samples that are not trained."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes the weights as they are to a model folder."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutFigures:
+    """Means over tokens; ``accuracy`` is None if it was not measured."""
+
+    loss: float
+    accuracy: float | None
 
 
 class LessonTrainer:
-    """The loop: model, optimizer, and what changes while it goes on."""
+    """The loop: a model, and what changes while it goes on."""
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        config: LessonConfig,
-        folder: RunFolder,
-        lessons: Lessons,
-    ) -> None:
-        self.loaded, self.config, self.folder, self.lessons = loaded, config, folder, lessons
-        shard(loaded, samples=False)
-        self.optimizer = make_optimizer(loaded.model, config)
-        self.budget = PassBudget(config)
+    def __init__(self, model: LessonModel, config: LessonConfig, folder: RunFolder, lessons: Lessons) -> None:
+        self.model, self.config, self.folder, self.lessons = model, config, folder, lessons
         self.state = LessonState()
-        self._held_out = self._cut(lessons.held_out, self.budget.tokens) if lessons.held_out else []
 
     def run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         """Takes all steps that remain, shows them, and writes ``best`` and ``final``."""
@@ -247,98 +259,47 @@ class LessonTrainer:
         samples = self.lessons.batch(step)
         n_tokens = sum(sample.actions for sample in samples)
         lr = lr_at(self.config, step, self.lessons.steps)
-        sums = self._update([samples[index] for index in share(len(samples))], n_tokens, lr)
+        sums = self.model.update(samples, lr)
         seconds = time.perf_counter() - started
         record: SftRecord = {
             "kind": self.lessons.kind,
             "step": step,
             "epoch": self.lessons.epoch(step),
             "loss": sums.loss,
-            "accuracy": sums.right / n_tokens,
+            "accuracy": None if sums.right is None else sums.right / n_tokens,
             "grad_norm": sums.norm,
             "lr": lr,
-            "tokens": sums.tokens,
+            "tokens": sums.computed,
             "seconds": seconds,
-            "tokens_per_second": sums.tokens / seconds,
+            "tokens_per_second": sums.computed / seconds,
         }
         interval = self.config.validation_every
         if interval is None:
             interval = self.lessons.validation_every
-        if self._held_out and interval and (step % interval == 0 or step == self.lessons.steps):
+        if self.lessons.held_out and interval and (step % interval == 0 or step == self.lessons.steps):
             record["validation_loss"], record["validation_accuracy"] = self._validate()
         return record
 
-    def _update(
-        self,
-        samples: Samples,
-        n_tokens: int,
-        lr: float,
-    ) -> _StepSums:
-        """Takes one update on this process's samples of a step that has ``n_tokens``."""
-        weight = self.config.observations
-
-        def update(tokens: int) -> tuple[float, list[float]]:
-            batches = self._cut(samples, tokens)
-            losses: list[float] = []
-            right: list[float] = []
-
-            def loss(batch: MicroBatch) -> Tensor:
-                learned = self.lessons.learn(batch, read=weight > 0)
-                part = learned.loss / n_tokens
-                losses.append(float(part.detach()))
-                right.append(learned.right)
-                return part if learned.read is None else part - weight * learned.read / n_tokens
-
-            with precision(self.loaded, self.config):
-                backward_passes(self.loaded, self.optimizer, batches, loss)
-                step = apply_gradients(self.loaded, self.optimizer, self.config, lr)
-            return step.norm, [sum(losses), sum(right), sum(batch.tokens for batch in batches)]
-
-        norm, sums = self.budget.spend(update, max((sample.reach for sample in samples), default=0))
-        loss, right, tokens = total(sums)
-        return _StepSums(
-            loss=loss,
-            right=right,
-            tokens=int(tokens),
-            norm=norm,
-        )
-
-    def _cut(self, samples: Samples, tokens: int) -> list[MicroBatch]:
-        return microbatches(samples, budget=tokens, share=supports_tree(self.loaded.model))
-
-    @torch.no_grad()
-    def _validate(self) -> tuple[float, float]:
+    def _validate(self) -> tuple[float, float | None]:
         """Loss and accuracy on what is held out; keeps the weights if they are the best so far."""
-        batches = self._held_out
-        if not is_sharded(self.loaded.model):  # else all processes meet in each pass
-            local = share(len(batches))
-            batches = batches[local.start : local.stop]
-        loss = right = tokens = 0.0
-        with precision(self.loaded, self.config):
-            for batch in batches:
-                learned = self.lessons.learn(batch.to(self.loaded.device))
-                loss += float(learned.loss)
-                right += learned.right
-                tokens += len(batch.labels.target)
-        loss, right, tokens = total((loss, right, tokens))
-        mean_loss = loss / tokens
-        if self.state.best is None or mean_loss < self.state.best:
-            self.state.best = mean_loss
+        figures = self.model.measure(self.lessons.held_out)
+        if self.state.best is None or figures.loss < self.state.best:
+            self.state.best = figures.loss
             self.save("best")
-        return mean_loss, right / tokens
+        return figures.loss, figures.accuracy
 
     def checkpoint(self) -> None:
         """Writes down where the run stands."""
         state = {"best": self.state.best, "last": self.state.last}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
-        save_checkpoint(self.folder.path, checkpoint, LocalState(self.loaded.model, self.optimizer))
+        save_checkpoint(self.folder.path, checkpoint, self.model.state)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint; without one to the beginning."""
-        checkpoint = go_back(self.folder, LocalState(self.loaded.model, self.optimizer))
+        checkpoint = go_back(self.folder, self.model.state)
         if checkpoint is not None:
             self.state = LessonState(step=checkpoint.step, **checkpoint.state)
 
     def save(self, name: str) -> None:
         """Writes the weights as they are to a folder of the run."""
-        save_model(self.folder.path / name, self.loaded)
+        self.model.save(self.folder.path / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,16 +21,19 @@ from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.lesson_config import SftConfig
-from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer
+from gradus.training.lesson_model import LocalLessonModel
+from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, LessonTrainer
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
+from gradus.training.tinker.lessons import ServedLessonModel
+from gradus.training.tinker.weights import ServedTraining
 
 PLAIN = SamplingConfig()  # SFT maximizes the likelihood under the model's own distribution
 
 
 def train_sft(
-    model: LoadedModel | str | Path,
+    model: LoadedModel | ServedTraining | str | Path,
     episodes: Sequence[Episode],
     config: SftConfig,
     folder: Path | str,
@@ -44,22 +48,31 @@ def train_sft(
     """
     options = options or RunOptions()
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    loaded = prepare_model(model, config)
+    source = model if isinstance(model, ServedTraining) else prepare_model(model, config)
+    words = source.words if isinstance(source, ServedTraining) else source
     training, validation = _hold_out(episodes, config)
-    samples = text_sequences(loaded, training)
+    samples = text_sequences(words, training)
     if config.observations and not any(sample.read is not None and len(sample.read) for sample in samples):
         raise ConfigError(
             "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
         )
-    held_out = text_sequences(loaded, validation) if validation else []
+    held_out = text_sequences(words, validation) if validation else []
     run_folder.open(config, resume=resume)
     try:
         store_splits(run_folder, {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))})
-        trainer = LessonTrainer(loaded, config, run_folder, _SftLessons(loaded, config, samples, held_out))
-        return trainer.run(options, resume=resume)
+        lessons = _SftLessons(config, samples, held_out)
+        return LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons).run(
+            options, resume=resume
+        )
     except Exception:
         run_folder.forget_beginning()
         raise
+
+
+def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig, lessons: _SftLessons) -> LessonModel:
+    if isinstance(source, ServedTraining):
+        return ServedLessonModel(source, config)
+    return LocalLessonModel(source, config, lessons.held_out, partial(_likelihood, source))
 
 
 def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
@@ -81,12 +94,11 @@ class _SftLessons:
 
     def __init__(
         self,
-        loaded: LoadedModel,
         config: SftConfig,
         samples: Sequence[TrainingSample],
         held_out: Sequence[TrainingSample],
     ) -> None:
-        self._loaded, self._config = loaded, config
+        self._config = config
         by_episode: dict[int, list[TrainingSample]] = {}
         for sample in samples:
             by_episode.setdefault(sample.episode, []).append(sample)
@@ -119,18 +131,13 @@ class _SftLessons:
         samples = [sample for place in places for sample in self._episodes[place]]
         return self._augmented.batch(samples, epoch, batch)
 
-    def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
-        """The negative log-likelihood of a microbatch."""
-        scores = score_tokens(
-            self._loaded.model,
-            batch,
-            PLAIN,
-            greedy=True,
-            read=read,
-        )
-        assert scores.greedy is not None
-        return LessonLoss(
-            loss=-scores.logprobs.sum(),
-            right=float(scores.greedy.sum()),
-            read=None if scores.read is None else scores.read.sum(),
-        )
+
+def _likelihood(loaded: LoadedModel, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
+    """The negative log-likelihood of a microbatch."""
+    scores = score_tokens(loaded.model, batch, PLAIN, greedy=True, read=read)
+    assert scores.greedy is not None
+    return LessonLoss(
+        loss=-scores.logprobs.sum(),
+        right=float(scores.greedy.sum()),
+        read=None if scores.read is None else scores.read.sum(),
+    )

@@ -10,7 +10,7 @@ import torch
 from gradus.core import ConfigError, ContextLengthError, Episode
 from gradus.core.records import FAULTS
 from gradus.policies.local.conversation import opening_ids
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedTokenizer
 from gradus.training.data.sequences import TrainingSample
 
 
@@ -38,7 +38,7 @@ def text_only(episode: Episode) -> Episode:
     )
 
 
-def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode]) -> list[TrainingSample]:
+def text_sequences(loaded: LoadedTokenizer, episodes: Sequence[Episode]) -> list[TrainingSample]:
     """Training samples of what was said in episodes, by whatever policy; failed episodes are left out.
 
     The answer's own tokens and a stop token are trained, nothing else. An invalid turn is read as history but not trained: a student
@@ -105,7 +105,7 @@ class _Conversation:
         )
 
 
-def _cut(loaded: LoadedModel, episode: Episode, number: int) -> list[TrainingSample]:
+def _cut(loaded: LoadedTokenizer, episode: Episode, number: int) -> list[TrainingSample]:
     renderer = loaded.renderer.for_tools(episode.tools)
     conversations: list[_Conversation] = []
     for index, turn in enumerate(episode.turns):

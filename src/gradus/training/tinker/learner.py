@@ -67,7 +67,7 @@ class TinkerLearner:
     @property
     def state(self) -> ServedState:
         """Weights and optimizer, as checkpoints store and restore them."""
-        return ServedState(self.weights, lambda: self.steps)
+        return ServedState(self.weights)
 
     def validation_policies(self) -> Mapping[Decoding, TinkerPolicy]:
         """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
@@ -90,7 +90,7 @@ class TinkerLearner:
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments, by loading weights without them."""
-        self.weights.load(self.weights.save(f"reset-{self.steps:06d}"), optimizer=False)
+        self.weights.load(self.weights.save("reset"), optimizer=False)
 
     def sync_weights(self) -> None:
         """Lets the policies sample from the weights as they are."""
@@ -105,7 +105,7 @@ class TinkerLearner:
     def save(self, folder: str | Path) -> Path:
         """Writes a model folder that names the weights, which the server keeps; returns the folder."""
         folder = Path(folder)
-        self.weights.export(folder, f"{folder.name}-{self.steps:06d}", self.words)
+        self.weights.export(folder, self.words)
         return folder
 
     def _sampler(self, sampling: SamplingConfig, name: str) -> TinkerPolicy:

@@ -39,6 +39,7 @@ class ServedWeights:
 
     def __init__(self, source: ServedTraining, config: TrainerConfig) -> None:
         self.source, self._config = source, config
+        self._saved = 0
         self.open()
 
     def open(self) -> None:
@@ -70,10 +71,16 @@ class ServedWeights:
 
     def save(self, name: str, *, seconds: int | None = None) -> str:
         """Saves weights and optimizer on the server; returns the path there. ``seconds``: how long they are kept; for good by default."""
+        name = self._name(name)
         request = f"save the state {name}"
         with self.remote.service.explained(request):
             future = self.remote.client.save_state(name, ttl_seconds=seconds)
         return str(self.remote.service.result(future, request).path)
+
+    def _name(self, what: str) -> str:
+        """A name that the server has not had from this adapter."""
+        self._saved += 1
+        return f"{what}-{self._saved:04d}"
 
     def load(self, path: str, *, optimizer: bool = True) -> None:
         """Puts weights (and ``optimizer``) back as they were saved."""
@@ -82,13 +89,14 @@ class ServedWeights:
             future = client.load_state_with_optimizer(path) if optimizer else client.load_state(path)
         self.remote.service.result(future, request)
 
-    def export(self, folder: Path, name: str, words: LoadedTokenizer) -> None:
+    def export(self, folder: Path, words: LoadedTokenizer) -> None:
         """Saves the weights on the server, to sample from and to train on, and writes a model folder that names them."""
+        name = self._name(folder.name)
         request = f"save the weights {name}"
         with self.remote.service.explained(request):
             future = self.remote.client.save_weights_for_sampler(name)
         sampler = str(self.remote.service.result(future, request).path)
-        saved = self.source.model.model_copy(update={"sampler": sampler, "state": self.save(f"{name}-state")})
+        saved = self.source.model.model_copy(update={"sampler": sampler, "state": self.save(folder.name)})
         write_folder(folder, lambda aside: saved.write(aside, words))
 
 
@@ -105,11 +113,10 @@ class ServedState:
     """Weights and optimizer as checkpoints have them: the server holds them, and a checkpoint names where."""
 
     weights: ServedWeights
-    step: Callable[[], int]
 
     def collect(self) -> Callable[[Path], None]:
         """Saves both on the server; returns what writes down where."""
-        path = self.weights.save(f"step-{self.step():06d}", seconds=_KEPT)
+        path = self.weights.save("checkpoint", seconds=_KEPT)
         saved = self.weights.source.model.model_copy(update={"state": path})
         return lambda folder: write_json(folder / _FILE, saved.model_dump())
 
