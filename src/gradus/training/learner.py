@@ -27,13 +27,17 @@ class StepLearner(Protocol):
     """What the loop needs of a learner, wherever its weights are.
 
     ``config``: the resolved settings. ``grader``: what weighs the components, set anew when a schedule changes it. ``steps``: updates that
-    were taken. ``policy`` samples with the weights of the last :meth:`sync_weights`.
+    were taken.
     """
 
     config: GrpoConfig
     grader: Grader
     steps: int
-    policy: Policy
+
+    @property
+    def policy(self) -> Policy:
+        """Samples with the weights of the last :meth:`sync_weights`."""
+        ...
 
     @property
     def name(self) -> str:

@@ -179,4 +179,4 @@ def _words(error: Any) -> str:
     """The server's own words of a refusal."""
     body: object = error.body
     detail: object = cast(dict[str, object], body).get("detail") if isinstance(body, dict) else None
-    return first_line(str(detail or error.message))[:_WORDS]
+    return str(detail or error.message).partition("\n")[0][:_WORDS]
