@@ -40,7 +40,7 @@ def test_a_setting_that_no_server_keeps_is_refused_with_the_way_out(changes: dic
 
 
 def test_no_server_is_one_sentence():
-    with pytest.raises(ConfigError, match="no Tinker server answers at http://127.0.0.1:9"):
+    with pytest.raises(ConfigError, match=r"no Tinker server answers at http://127\.0\.0\.1:9"):
         TinkerService("http://127.0.0.1:9").model_names()
 
 
