@@ -11,7 +11,7 @@ import pytest
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import clear_half_written, write_checksums
 from gradus.evidence.reports import write_report
-from gradus.evidence.stage_files import changed_since
+from gradus.evidence.stage_files import changed_since, keep_evaluated
 from gradus.runs.manifest import Manifest, StageInputs
 from gradus.runs.stages.doctor import diagnosis_of
 
@@ -151,3 +151,23 @@ def test_what_a_killed_process_left_is_cleared_and_what_it_put_aside_comes_back(
     assert {path.name for path in (tmp_path / "grpo").iterdir()} == {"best", "step-000002", ".config.old"}
     assert (tmp_path / "grpo" / "best" / "model").read_text() == ".best.old"
     assert (tmp_path / "grpo" / "step-000002" / "model").read_text() == "step-000002"
+
+
+def test_equal_weights_are_one_file_and_those_that_were_not_evaluated_go(tmp_path: Path) -> None:
+    weights = {
+        "sft/best": b"a",
+        "sft/final": b"a",
+        "grpo/best": b"a",
+        "grpo/final": b"b",
+        "grpo/checkpoints/step-1": b"b",
+    }
+    for folder, content in weights.items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "model.safetensors").write_bytes(content)
+    for _ in range(2):  # a second time changes nothing
+        keep_evaluated(tmp_path)
+        files = {
+            file.relative_to(tmp_path).parent.as_posix(): file.stat() for file in tmp_path.rglob("*") if file.is_file()
+        }
+        assert set(files) == {"sft/best", "sft/final", "grpo/best"}
+        assert len({stat.st_ino for stat in files.values()}) == 1

@@ -594,7 +594,7 @@ def test_a_run_that_was_killed_ends_as_the_unbroken_one(tmp_path: Path) -> None:
     own = {**os.environ, "PYTHONPATH": path, "KILLED_BEHIND_STEP_2_OF": str(tmp_path / "killed/grpo/metrics.jsonl")}
     assert subprocess.run([sys.executable, "-c", code], env=own, timeout=170).returncode == -signal.SIGKILL
     runs = [gradus.run(name, out=tmp_path / each, **told) for each in ("killed", "whole")]
-    killed, whole = (load_model(each.folder / "grpo" / "final").model.state_dict() for each in runs)
+    killed, whole = (load_model(each.folder / "grpo" / "best").model.state_dict() for each in runs)
     assert all(torch.equal(killed[key], whole[key]) for key in whole)
     assert runs[0].results["conditions"] == runs[1].results["conditions"]
 

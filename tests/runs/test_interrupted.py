@@ -31,7 +31,7 @@ SETTINGS = [
     'eval.conditions=["in-distribution"]',
     "eval.episodes=40",
 ]
-WEIGHTS = ("sft/best", "sft/final", "grpo/best", "grpo/final")
+WEIGHTS = ("sft/best", "grpo/best")
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

@@ -64,6 +64,16 @@ def test_every_stage_leaves_what_it_promises(run):
         assert (run / name).is_file(), name
 
 
+def test_a_finished_run_holds_one_weights_file_per_evaluated_checkpoint(run):
+    """Two checkpoints with their optimizers lay beside best and final: 8 GB of a model of 0.54."""
+    files = {
+        file.stat().st_ino: file.stat().st_size for file in run.rglob("*") if file.suffix in (".safetensors", ".pt")
+    }
+    evaluated = [run / name / "model.safetensors" for name in ("model", "sft/best", "grpo/best")]
+    assert set(files) == {file.stat().st_ino for file in evaluated}
+    assert sum(files.values()) <= 1.1 * sum(file.stat().st_size for file in evaluated)
+
+
 def test_results_have_the_schema_that_machines_read(run):
     results = json.loads((run / "results.json").read_text())
     assert results["schema"] == 2
@@ -101,7 +111,8 @@ def test_metrics_are_one_record_a_step_unless_others_are_asked_for(run):
 def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_it(run):
     other = recipe("grpo.max_steps=3")
     with pytest.raises(
-        ConfigError, match=r"grpo\.max_steps was 2, is now 3.*--out \(with --model .* from these weights\)"
+        ConfigError,
+        match=r"grpo\.max_steps was 2, is now 3.*--out \(with --model .* from these weights, with a new optimizer\)",
     ):
         run_stages(resolve(other), run)
     sft = (run / "sft/best/model.safetensors").stat().st_mtime_ns

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gradus.core.documents import MANIFEST, ManifestDocument, read_document
@@ -19,12 +21,8 @@ _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "eval": ("results.json", "eval/*.jsonl*", "report/*.json*"),
     "doctor": ("doctor.json",),
 }
-_MODELS: Mapping[str, tuple[str, ...]] = {
-    "model": ("model",),
-    "sft": ("sft/best", "sft/final"),
-    "distill": ("distill/best", "distill/final"),
-    "grpo": ("grpo/best", "grpo/final"),
-}
+# What each stage hands on and the evaluation looks at.
+_MODELS: Mapping[str, str] = {"model": "model", "sft": "sft/best", "distill": "distill/best", "grpo": "grpo/best"}
 # What is made of several stages when a run ends.
 _SUMMARIES = ("report.html", "figures/*.png", "costs.json", "recipe.toml")
 
@@ -32,8 +30,8 @@ _SUMMARIES = ("report.html", "figures/*.png", "costs.json", "recipe.toml")
 def stage_files(run: Path, stage: str) -> dict[str, str]:
     """The checksums of the files that a stage has written. Models and checkpoints keep their own beside them."""
     files = _files(run, _WRITTEN.get(stage, ()))
-    sums = [run / model / "SHA256SUMS" for model in _MODELS.get(stage, ())]
-    files += [path for path in sums if path.is_file()]
+    if stage in _MODELS and (sums := run / _MODELS[stage] / "SHA256SUMS").is_file():
+        files.append(sums)
     return {file.relative_to(run).as_posix(): digest(file) for file in files}
 
 
@@ -53,6 +51,35 @@ def remove_stages(run: Path, stages: Sequence[str]) -> None:
     for stage in reversed(stages):
         _remove(run, _WRITTEN.get(stage, ()))
         shutil.rmtree(run / stage, ignore_errors=True)
+
+
+def keep_evaluated(run: Path) -> None:
+    """Keeps of a finished run's weights those that were evaluated, as one file if two are equal; checkpoints and optimizers go.
+
+    A stage that is done is never gone on with: a longer run begins with these weights and an optimizer of its own.
+    """
+    kept: dict[str, Path] = {}
+    for stage, best in _MODELS.items():
+        final = run / stage / "final"
+        shutil.rmtree(run / stage / "checkpoints", ignore_errors=True)
+        if _weights(final) != _weights(run / best):
+            shutil.rmtree(final, ignore_errors=True)
+        for folder in (run / best, final):
+            for name, checksum in _weights(folder).items():
+                _link(kept.setdefault(checksum, folder / name), folder / name)
+
+
+def _weights(model: Path) -> dict[str, str]:
+    """The checksums of a model's weights by the names of their files."""
+    return {file.name: digest(file) for file in model.glob("*.safetensors")}
+
+
+def _link(file: Path, place: Path) -> None:
+    """Puts a second name of a file in a place. A disk that has no such names keeps the copy that lies there."""
+    aside = place.with_name(f".{place.name}.part")
+    with suppress(OSError):
+        os.link(file, aside)
+        os.replace(aside, place)
 
 
 def remove_evaluation(run: Path) -> None:

@@ -191,7 +191,11 @@ class Manifest:
         rows = [f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in settings[:_SHOWN]]
         reasons = [f"settings ({'; '.join(rows)})"] if rows else []
         trained = stage == "grpo" and (self.folder / "grpo" / "best").is_dir()
-        onward = f" (with --model {shlex.quote(str(self.folder))} from these weights)" if trained else ""
+        onward = (
+            f" (with --model {shlex.quote(str(self.folder))} from these weights, with a new optimizer)"
+            if trained
+            else ""
+        )
         raise ConfigError(
             f"{self.folder} holds a stage {stage!r} made with other {' and other '.join([*reasons, *data])}; "
             f"choose another folder with --out{onward}, or do it and what builds on it again with --redo"

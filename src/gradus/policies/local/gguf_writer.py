@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -267,4 +267,4 @@ def go_template(renderer: ChatTemplate, bos: str) -> str | None:
     system_part = f"{{{{ if .System }}}}{behind.removeprefix(bos)}{{{{ .System }}}}{between}{{{{ else }}}}{bare.removeprefix(bos)}{{{{ end }}}}"
     user, assistant = f"{{{{ .Content }}}}{frame}", f"{{{{ .Content }}}}{middle}"
     turns = f'{{{{ if eq .Role "user" }}}}{user}{{{{ else if eq .Role "assistant" }}}}{assistant}{{{{ end }}}}'
-    return cast("str", f"{system_part}{{{{ range .Messages }}}}{turns}{{{{ end }}}}")
+    return f"{system_part}{{{{ range .Messages }}}}{turns}{{{{ end }}}}"

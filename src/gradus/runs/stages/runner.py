@@ -19,6 +19,7 @@ from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
 from gradus.core.values import is_table
 from gradus.evidence.reports import run_figures, show_results, write_report
+from gradus.evidence.stage_files import keep_evaluated
 from gradus.runs.job import Job
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
@@ -112,8 +113,9 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
 
 
 def store_costs(run: RunContext) -> None:
-    """Write what the stages cost; a run ends with it."""
+    """Write what the stages cost, and keep of the weights those that were evaluated; a run ends with it."""
     if world().main:
+        keep_evaluated(run.folder)
         write_json(run.folder / "costs.json", {"schema": SCHEMA, "stages": run.manifest.costs()})
         run.manifest.keep("costs.json", "recipe.toml")
 
