@@ -1,7 +1,7 @@
 """Check the docs and build the site.
 
-Every relative link must lead somewhere, every block of code must have a language, every executed example the code of its script, every example must name a command, and options
-of it, that exist, the generated reference must be up to date, and mkdocs must build without a warning. ``--check`` leaves the site out.
+Every relative link must lead somewhere, every block of code must have a language, every block must parse, every example must name a command, and options
+of it, that exist, the generated reference must be up to date, mkdocs must build without a warning, and no link of the HTML may be dead. ``--check`` leaves the site out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-import executed
+import blocks
 from cyclopts import App
+from links import dead_links
 from reference import inner, shown
 
 from gradus.commands.app import app
@@ -32,7 +33,7 @@ _ANYWHERE = {"--help", "--version", "--json", "--quiet", "--verbose"}
 def main() -> int:
     """Print what is wrong; the exit code is the number of faults, at most 1."""
     faults: list[str] = []
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/gradus/recipes/*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md")]
     for page in pages:
         text = page.read_text(encoding="utf-8")
         result = [f"no {target}" for target, _ in LINK.findall(text) if not (page.parent / target).exists()]
@@ -41,20 +42,25 @@ def main() -> int:
         past = page.name in ("CHANGELOG.md", "learned.md")  # which name commands that are gone
         for example in () if past else (*LINE.findall(joined), *INLINE.findall(joined)):
             result.extend(_wrong(app, example))
+        result.extend(blocks.malformed(page))
         faults.extend(f"{page.relative_to(ROOT)}: {fault}" for fault in result)
-    faults += executed.stale()
     for fault in faults:
         print(fault)
     print(f"{len(pages)} pages, {len(faults)} faults")
     stale = subprocess.run([sys.executable, str(ROOT / "docs/reference.py"), "--check"], check=False).returncode
     if faults or stale or "--check" in sys.argv:
         return int(bool(faults or stale))
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        check=False,
-    ).returncode
+    return _build(ROOT / "build/site")
+
+
+def _build(site: Path) -> int:
+    """Builds the site and prints its dead links; returns the exit code."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    built = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False)
+    dead = list(dead_links(site)) if built.returncode == 0 else []
+    for line in dead:
+        print(line)
+    return built.returncode or int(bool(dead))
 
 
 def _bare(text: str) -> Iterator[int]:

@@ -21,14 +21,41 @@ from pydantic_core import PydanticUndefined
 
 import gradus
 from gradus.commands.app import ANYWHERE, CODES, app
+from gradus.runs.recipe.load import trl_names
 from gradus.runs.recipe.record import Recipe
 
+NO_COUNTERPART = (
+    "use_bias_correction_kl",
+    "sync_ref_model",
+    "mask_truncated_completions",
+    "disable_dropout",
+    "delta",
+    "min_p",
+    "repetition_penalty",
+    "generation_kwargs",
+    "cache_implementation",
+    "top_entropy_quantile",
+    "off_policy_mask_threshold",
+    "use_adaptive_entropy",
+    "router_aux_loss_coef",
+)
+TRL_METRICS = {
+    "reward": "reward_mean",
+    "frac_reward_zero_std": "zero_variance_groups",
+    "clip_ratio/region_mean": "clip_fraction",
+    "sampling/sampling_logp_difference/max": "logp_diff_max",
+}
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/reference.py; change the code, not this page. -->\n\n"
 
 
 def main() -> int:
-    pages = {"recipe.md": recipe_page(), "commands.md": commands_page(), "python.md": python_page()}
+    pages = {
+        "recipe.md": recipe_page(),
+        "commands.md": commands_page(),
+        "python.md": python_page(),
+        "trl.md": trl_page(),
+    }
     stale = [name for name, text in pages.items() if _stored(name) != text]
     if "--check" in sys.argv:
         for name in stale:
@@ -201,6 +228,24 @@ def python_page() -> str:
         doc = inspect.getdoc(getattr(gradus.commands, name)) or ""
         lines.append(f"- `{name}`: {' '.join(doc.split(chr(10) * 2)[0].split())}")
     return _code("\n".join(lines)).rstrip() + "\n"
+
+
+def trl_page() -> str:
+    """TRL's settings, and the keys that have their effect."""
+    lines = [
+        NOTE + "# TRL's names and ours",
+        "",
+        "Settings of TRL's `GRPOConfig` and `GRPOTrainer` (1.16), and the recipe key that has their effect.",
+        "[Coming from TRL](../coming_from_trl.md) says where defaults or meanings differ.",
+        "",
+        "| TRL | Gradus |",
+        "|---|---|",
+    ]
+    lines += [f"| `{name}` | `{key}` |" for name, key in trl_names().items()]
+    without = ", ".join(f"`{name}`" for name in NO_COUNTERPART)
+    lines += ["", f"No counterpart: {without}."]
+    metrics = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in TRL_METRICS.items())
+    return "\n".join([*lines, "", f"Metrics: {metrics}."]) + "\n"
 
 
 def _described(name: str, value: Any) -> list[str]:

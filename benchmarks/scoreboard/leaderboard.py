@@ -19,8 +19,8 @@ _TOP = """# Public graders, audited
 A verdict is about what can be exploited. It does not judge the suite. `by hand` is what a reader of the code said before the audit's
 probes were written: if the two differ, one of them is wrong. Those that fail stand in the table.
 
-Written by `python benchmarks/scoreboard --part {part} --seed {seed} --out FOLDER`. [What we found](found.md) tells the flaws, and [the
-audit, measured](results/audit.md) says how often verdicts are right. `gradus audit {suite}:NAME --out FOLDER` writes the card and the badge of one
+Written by `python benchmarks/scoreboard --part {part} --seed {seed} --out FOLDER`. [What we found](audit.md#exploits-in-public-graders) tells the flaws, and [the
+audit, measured](audit.md#how-often-is-it-right) says how often verdicts are right. `gradus audit {suite}:NAME --out FOLDER` writes the card and the badge of one
 grader.
 
 | grader | by hand | checks that failed | evidence |

@@ -1,4 +1,4 @@
-"""Every test that the page of promises names exists."""
+"""Every test that a promise of CONTRIBUTING.md names exists."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_promise_has_its_test():
-    page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
     assert len(named) >= 15
     missing = [f"{file}::{test}" for file, test in named if not _defines(ROOT / file, test)]

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import runpy
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -17,7 +15,6 @@ from tiny_qwen2 import make_tiny_qwen2
 import gradus
 
 ROOT = Path(__file__).parents[2]
-EXECUTED = runpy.run_path(str(ROOT / "docs/executed.py"))
 
 
 RUN = "import json, sys\nfor cell in json.load(open(sys.argv[1]))['cells']: exec(''.join(cell['source']) if cell['cell_type'] == 'code' else '')"
@@ -49,25 +46,6 @@ def test_an_example_is_a_notebook_whose_cells_run_and_leave_a_report(name, tmp_p
     assert all((each.parent / "report.html").is_file() for each in results)
     conditions = [each for file in results for each in json.loads(file.read_text())["conditions"].values()]
     assert all({"mean", "low", "high"} <= set(each["pairs"]["grpo - sft"]["reward"]) for each in conditions)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXECUTED["NAMES"])
-def test_a_page_of_an_example_shows_what_it_prints(name):
-    page = (EXECUTED["PAGES"] / f"{name}.md").read_text(encoding="utf-8")
-    assert EXECUTED["outputs"](page)
-    assert EXECUTED["outputs"](EXECUTED["executed"](name)) == EXECUTED["outputs"](page)
-
-
-def test_a_page_with_other_code_than_its_example_is_stale(tmp_path):
-    stale, names = EXECUTED["stale"], EXECUTED["stale"].__globals__
-    assert list(stale()) == []
-    shutil.copytree(EXECUTED["PAGES"], tmp_path / "pages")
-    page = tmp_path / "pages" / "first_run.md"
-    page.write_text(page.read_text(encoding="utf-8").replace("import gradus", "import gradus as g"), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(names, "PAGES", tmp_path / "pages")
-        assert [each.split(" is ")[0] for each in stale()] == ["docs/examples/first_run.md"]
 
 
 def test_the_lines_in_the_readme_train_on_rows_and_a_reward(tmp_path, monkeypatch):

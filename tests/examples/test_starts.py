@@ -49,7 +49,10 @@ def files(suffix: str) -> list[str]:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in place of SmolLM2's file."""
-    pages = [(EXAMPLES.parent / "docs" / name).read_text(encoding="utf-8") for name in ("rhythm.md", "shop.md")]
+    pages = [
+        (EXAMPLES.parent / "src/gradus_worlds" / name / "README.md").read_text(encoding="utf-8")
+        for name in ("rhythm", "shop")
+    ]
     return make_tiny_llama(tmp_path_factory.mktemp("llama"), context=16384, text=pages)
 
 

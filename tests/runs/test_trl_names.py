@@ -16,7 +16,7 @@ from gradus.core import ConfigError
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 
-PAGE = (Path(__file__).parents[2] / "docs" / "trl_names.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/trl.md").read_text(encoding="utf-8")
 MACHINERY = (
     "vllm_",
     "ds3_",

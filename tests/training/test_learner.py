@@ -14,7 +14,7 @@ from gradus.policies.nano.model import make_nano
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import UpdateOptions, policy_update
 
-PAGE = Path(__file__).parents[2] / "docs" / "own_loop.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 
 
 def config(**changes):
@@ -26,7 +26,7 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
     model = make_nano(tmp_path / "model", spec.language.vocabulary(), seed=1)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(code.splitlines()) <= 25
-    code = code.replace("Qwen/Qwen2.5-0.5B-Instruct", str(model)).replace("max_steps=20", "max_steps=2")
+    code = code.replace("Qwen/Qwen2.5-0.5B-Instruct", str(model))
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "own_loop.py", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from cyclopts import Parameter
 
@@ -39,23 +39,34 @@ if TYPE_CHECKING:
 def _after_init(lines: Sequence[str], call: CommandCall) -> None:
     for line in lines:
         note(line)
+    if call["example"] is not None:
+        return next_command("audit", "mine.py:loose", "rows.jsonl")
     print(f"recipe: {call['out']}")
-    next_command("check", call["out"])
+    return next_command("check", call["out"])
 
 
 @command("init", _after_init)
 def init(
     source: Annotated[
-        str | Path, WORD, Parameter(name="source", help="rows.csv, rows.jsonl, or your own FILE.py:NAME.")
-    ],
+        str | Path | None, WORD, Parameter(name="source", help="rows.csv, rows.jsonl, or your own FILE.py:NAME.")
+    ] = None,
     *,
+    example: Annotated[
+        Literal["letters"] | None,
+        Parameter(help="Write rows.jsonl and mine.py into this folder, to try the commands on."),
+    ] = None,
     out: Annotated[str | Path, writes("The recipe to write.")] = Path("recipe.toml"),
     model: Model = None,
     overwrite: Overwrite = False,
 ) -> list[str]:
     """Write a recipe that fits your data. It looks at your rows or environment and says what is missing."""
+    from gradus.runs.recipe.example import write_letters
     from gradus.runs.recipe.starter import write_first_recipe
 
+    if (source is None) == (example is None):
+        raise ConfigError("init expects your rows or environment, or --example letters, and one of the two")
+    if source is None:
+        return write_letters(Path(), overwrite=overwrite)
     name = file_name(os.fspath(source))
     chosen = None if model is None else os.fspath(model)
     return write_first_recipe(name, Path(out), model=chosen, overwrite=overwrite)

@@ -224,10 +224,10 @@ def _complaint(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         *section, name = error["loc"]
         keys = _keys_of(section)
-        ours = _trl_names().get(str(name))
+        ours = trl_names().get(str(name))
         hint = f"; it is TRL's name, and {ours} here" if ours else did_you_mean(str(name), keys)
         place = ".".join(map(str, section)) or "a recipe"
-        listing = f"; {place} knows {', '.join(keys)} (docs/trl_names.md has TRL's names)"
+        listing = f"; {place} knows {', '.join(keys)} (docs/reference/trl.md has TRL's names)"
         return f"{path}: unknown key{hint or listing}"
     message = error["msg"].removeprefix("Value error, ")
     value = error.get("input")
@@ -237,7 +237,7 @@ def _complaint(error: Any) -> str:
 
 
 @cache
-def _trl_names() -> dict[str, str]:
+def trl_names() -> dict[str, str]:
     """TRL's settings and the recipe keys in their place."""
     text = resources.files("gradus.runs.recipe").joinpath("trl_names.toml").read_text(encoding="utf-8")
     return {name: str(key) for name, key in tomllib.loads(text).items()}
