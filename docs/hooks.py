@@ -51,5 +51,7 @@ def _page_of(path: str) -> str:
 def _page_text(file: Path, path: str) -> str:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".md":
-        return text
+        # The page is one folder deeper, in docs/source/, and its links into docs/ leave that.
+        ups = "../" * (path.count("/") + 1)
+        return re.sub(r"\]\((?:\.\./)+docs/", f"]({ups}", text)
     return f"# {path}\n\n````{_LANGUAGES.get(file.suffix, 'text')}\n{text}````\n"
