@@ -121,3 +121,13 @@ def test_what_there_was_no_time_for_is_counted():
 def test_a_number_of_more_digits_than_int_reads_ends_no_audit():
     tasks = [TextTask(key=str(n), prompt=f"Write {n}.", gold=str(n) * 5000) for n in range(1, 9)]
     assert audited(lambda task, answer: float(answer == task.gold), tasks)["sanity"].status == "pass"
+
+
+def test_what_earns_on_every_task_does_not_shrink_to_what_earns_on_one():
+    rows = [{"question": f"{n} {word}", "answer": word} for n in range(12) for word in ("red", "green", "blue")]
+
+    def loose(completions, answer, **columns):
+        return [float(gold in text) for text, gold in zip(completions, answer, strict=True)]
+
+    exploit = gradus.audit(loose, rows).to_json()["exploit"]["completion"]
+    assert all(word in exploit for word in ("red", "green", "blue"))

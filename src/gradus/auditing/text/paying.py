@@ -105,7 +105,8 @@ _GENEROUS = 0.34  # of the range: what a form may earn above silence and not be 
 _OUTWEIGHS = 0.5
 _KEPT = 0.9  # of what a completion earns: what a shorter one must earn to be shown in its place
 _PARTS = (r"\S+\s*|^\s+", r"(?s).")  # words and characters, which are left out to shorten it
-_SHORTENINGS, _SHORTENING_SECONDS = 80, 1.0
+_OTHERS = 7  # tasks besides its own on which a shorter completion is asked
+_SHORTENINGS, _SHORTENING_SECONDS = 80 * (1 + _OTHERS), 1.0
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
@@ -196,10 +197,16 @@ def unearned(
 def _shortest(ground: Ground, example: Shown) -> Shown:
     """The example with ever smaller parts left out, words before characters, as long as it earns nine tenths as much.
 
-    It never comes to state the right answer. A slow grader is asked for a second at most. Source: delta debugging, Zeller and Hildebrandt (2002).
+    It is asked on its own task and some others, so that what earns on all of them still does. It never comes to state the right answer. A slow grader is asked for a second at most. Source: delta debugging, Zeller and Hildebrandt (2002).
     """
     task = next(task for task in ground.tasks if task.key == example["task"])
-    least = _KEPT * example["reward"]
+    others = [other for other in ground.tasks if other.key != task.key]
+    asked = [task, *others[:_OTHERS]]
+
+    def rewards(text: str) -> list[float]:
+        return [scored.value or 0.0 for scored in ground.scorer.score([(each, text) for each in asked])]
+
+    least = _KEPT * sum(rewards(example["completion"]))
     until = ground.scorer.spent + _SHORTENING_SECONDS
     calls = ground.scorer.calls + _SHORTENINGS
     for part in _PARTS:
@@ -208,10 +215,10 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
         while size and ground.scorer.calls < calls and ground.scorer.spent < until:
             shorter = [*parts[:start], *parts[start + size :]]
             text = "".join(shorter)
-            reward = None if states(text, task.answer) or not text else ground.scorer.score([(task, text)])[0].value
-            if reward is not None and reward >= least:
+            values = [0.0] if states(text, task.answer) or not text else rewards(text)
+            if sum(values) >= least:
                 parts = shorter
-                example = {**example, "completion": text, "reward": reward}
+                example = {**example, "completion": text, "reward": values[0]}
             else:
                 start += size
             if start >= len(parts):
