@@ -198,3 +198,27 @@ def test_help_cuts_no_name(command, columns):
     )
     assert "--" in said.stdout
     assert "…" not in said.stdout
+
+
+@pytest.mark.parametrize(("words", "rank"), [([], None), (["--lora"], 16), (["--lora", "4"], 4), (["--lora=4"], 4)])
+def test_adapters_are_one_option_with_the_rates_that_they_learn_at(monkeypatch, words, rank):
+    """They were a setting that nobody found, and left the rates of all weights."""
+    recipes = []
+    monkeypatch.setattr(
+        "gradus.runs.stages.runner.run_stages", lambda job, folder, **_: recipes.append(job.recipe) or folder
+    )
+    monkeypatch.setattr("gradus.commands.training._after_run", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["gradus", "run", "arithmetic", *words, "--set", "sft.lr=0.5"])
+    with pytest.raises(SystemExit):
+        main()
+    (recipe,) = recipes
+    assert [config.lora and config.lora.rank for config in (recipe.sft, recipe.grpo)] == [rank, rank]
+    assert recipe.sft.lr == 0.5  # what was typed stays
+    assert (recipe.grpo.lr == 1e-5) == (rank is not None)
+
+
+def test_a_rank_that_is_no_number_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gradus", "run", "arithmetic", "--lora=high"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "expected a rank" in capsys.readouterr().err

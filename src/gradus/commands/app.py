@@ -18,6 +18,7 @@ from cyclopts.help import DescriptionRenderer, HelpPanel
 
 from gradus.commands.entries import COMMANDS
 from gradus.commands.guests import attach_guests
+from gradus.commands.options import LORA
 from gradus.commands.output import JSON_FILE, problem
 from gradus.core import ConfigError, GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING, AuditFailed
@@ -163,6 +164,8 @@ def _split_anywhere(line: Sequence[str]) -> tuple[list[str], str | None, str | N
             json_file = rest.pop(0) if has_file else "-"
         elif word.startswith("--json="):
             json_file = word.removeprefix("--json=")
+        elif word == "--lora" and not (rest and rest[0].isdecimal()):
+            words += [word, LORA]
         else:
             words.append(word)
     return [*words, *line[end:]], output, json_file

@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 
+LORA = "true"  # the value of --lora without one
 Rows = Sequence[Mapping[str, Any]]
 Data = str | Path | EnvironmentSpec | type | Rows
 
@@ -40,6 +41,13 @@ def _numbers_between_commas(_: Any, tokens: Sequence[Token]) -> list[int]:
         return [int(text) for text in texts]
     except ValueError:
         raise ValueError(f"expected whole numbers, as in 1,8; got {','.join(texts)!r}") from None
+
+
+def _rank(_: Any, tokens: Sequence[Token]) -> int | bool:
+    text = tokens[0].value
+    if text != LORA and not text.isdecimal():
+        raise ValueError(f"expected a rank, as in --lora 16, or none; got {text!r}")
+    return text == LORA or int(text)
 
 
 WORD = Parameter(accepts_keys=False, n_tokens=1, converter=_one_word)
@@ -152,6 +160,16 @@ class StageOptions(TypedDict, total=False):
     trainer: Annotated[
         str | None,
         Parameter(help="Train and sample on a server of the Tinker API: tinker:URL; in this process otherwise."),
+    ]
+    lora: Annotated[
+        int | bool | None,
+        Parameter(
+            name="--lora",
+            metavar="[RANK]",
+            n_tokens=1,
+            converter=_rank,
+            help="Train adapters of this rank (16 without it) at their own rates.",
+        ),
     ]
     quick: Annotated[bool, Parameter(help="Every stage at toy size, for a first look.")]
     seed: Annotated[int | None, Parameter(help="Seed of the whole run; the recipe's otherwise.")]

@@ -109,6 +109,7 @@ def train(
     memory: str | None = None,
     trainer: str | None = None,
     trackers: Sequence[str] = (),
+    lora: int | bool | None = None,
     quick: bool = False,
     redo: bool = False,
     anyway: bool = False,
@@ -132,6 +133,7 @@ def train(
         recipe: a TOML recipe, or one that comes with Gradus; otherwise the environment's.
         memory: fit the settings to a card of this size, as in ``"24GB"``.
         trainer: ``tinker:URL`` trains and samples on a server of the Tinker API, which has the model.
+        lora: train adapters (LoRA), ``True`` or their rank, at their own rates.
         trackers: where metrics go besides metrics.jsonl, as in ``["wandb"]``.
         quick: every stage at toy size.
         redo: do stages again whose settings, data or code have changed.
@@ -160,6 +162,7 @@ def train(
         memory=memory,
         trainer=trainer,
         trackers=trackers,
+        lora=lora,
         quick=quick,
         redo=redo,
         anyway=anyway,
@@ -242,6 +245,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     from gradus.rewards import choose_rewards
     from gradus.runs.job import resolve
     from gradus.runs.recipe.load import load_recipe
+    from gradus.runs.recipe.starter import adapters_of
     from gradus.runs.recipe.tables import parse_changes
     from gradus.runs.sources import forget_changed_files
 
@@ -270,7 +274,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
         )
         return resolve(recipe, environment=source if isinstance(source, EnvironmentSpec) else None, rewards=rewards)
 
-    settings = parse_changes(options.get("settings", ()))
+    settings = {**adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
     job = job_with(settings)
     if job.recipe.chosen and not quiet():
         print(job.recipe.chosen, file=sys.stderr)

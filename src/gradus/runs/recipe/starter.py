@@ -182,6 +182,17 @@ def by_size(parameters: int | None) -> dict[str, Mapping[str, Any]]:
     return sizes["middle" if parameters >= _SMALL else "small"]
 
 
+def adapters_of(rank: int | bool | None) -> dict[str, Any]:
+    """Returns the changes that train adapters (LoRA) of a rank, or of the default one (True), with the rates that they learn at."""
+    if not rank:
+        return {}
+    adapters = {} if rank is True else {"rank": rank, "alpha": 2 * rank}
+    changes: dict[str, Any] = {}
+    for stage, settings in _settings("size")["large"].items():
+        changes |= {f"{stage}.lora": {**settings["lora"], **adapters}, f"{stage}.lr": settings["lr"]}
+    return changes
+
+
 def with_room_for_rows(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str, Any]:
     """The recipe with room for the longest answers and prompts. If an answer is cut, GRPO has nothing to reward.
 
