@@ -85,7 +85,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
     least, most = keys(StepRecord)
     for record in records:
         assert least <= set(record) <= most
-        assert set(record["seconds"]) == {"policy", "environment", "reward", "train", "update", "total"}
+        assert set(record["seconds"]) == {"policy", "environment", "reward", "train", "update", "laws", "total"}
         assert record["episodes"] == 16
         assert record["tokens"] > record["action_tokens"] >= record["trained_tokens"] > 0
     checks = lines(tmp_path / "run", "validation")

@@ -9,9 +9,10 @@ from fakes import lamps
 import gradus
 from gradus.core import ConfigError, Group
 from gradus.training.data import credit
-from gradus.training.engine import loss_step, update
+from gradus.training.engine import loss_step, objective
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.laws.runner import LawBroken
 from gradus.training.run.step_metrics import credit_agreement
 
 
@@ -39,7 +40,7 @@ def test_a_mask_covers_what_was_sampled_and_nothing_else(learner, groups, monkey
             return [change(each) for each in real(*args, **options)]
 
         monkeypatch.setattr(credit, "episode_samples", changed)
-        with pytest.raises(ConfigError, match="mask covers"):
+        with pytest.raises(LawBroken, match="law broken: tokens"):
             learner.credit(groups)
 
 
@@ -56,7 +57,7 @@ def test_an_optimizer_of_other_parameters_is_refused(learner, groups):
 
 
 def test_a_share_of_the_sequences_is_not_lost(learner, groups, monkeypatch):
-    monkeypatch.setattr(update, "share", lambda count: range(count // 2))
+    monkeypatch.setattr(objective, "share", lambda count: range(count // 2))
     with pytest.raises(TrainingError, match="gradient of a process is lost"):
         learner.update(learner.credit(groups))
 

@@ -114,10 +114,20 @@ class SftRecord(TypedDict):
     tokens_per_second: float | None
 
 
+class LawsRecord(TypedDict):
+    """The laws that were checked at a step: the largest difference of each as a share of what rounding explains, and why others were not."""
+
+    kind: Literal["laws"]
+    step: int
+    worst: Mapping[str, float]
+    not_measured: Mapping[str, str]
+
+
 KINDS = {
     "step": StepRecord,
     "validation": ValidationRecord,
     "alert": AlertRecord,
+    "laws": LawsRecord,
     "sft": SftRecord,
     "distill": SftRecord,
 }

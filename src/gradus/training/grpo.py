@@ -21,6 +21,9 @@ from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
+from gradus.training.laws.episodes import add_pairs, graded_again, independence
+from gradus.training.laws.movement import scheduled_rate
+from gradus.training.laws.runner import LawBroken
 from gradus.training.learner import Learner, StepLearner
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -40,7 +43,7 @@ class GrpoState:
     """The state of a run in a checkpoint, besides weights and optimizer.
 
     ``lowest_reward``: the least so far, at most 0. ``alerts``: rule and severity of those that hold. ``stopped``: the one that ended the run.
-    ``last_step``: the last one that fits the time, None as long as all do.
+    ``last_step``: the last one that fits the time, None as long as all do. ``pairs``: sums over groups of equal first answers.
     """
 
     step: int = 0
@@ -52,6 +55,7 @@ class GrpoState:
     stopped: str | None = None
     schedule: dict[str, Any] | None = None
     last_step: int | None = None
+    pairs: list[float] = field(default_factory=lambda: [0.0] * 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +178,16 @@ class GrpoLoop:
         )
         screen.note(self.config.objective())
         on_step: Observer | None = self.options.on_step
-        with screen, Interrupt() as interrupt:
-            for record in self.train(screen, interrupt):
-                screen.step(record)
-                if on_step is not None:
-                    on_step(record)
-        self.finish()
+        try:
+            with screen, Interrupt() as interrupt:
+                for record in self.train(screen, interrupt):
+                    screen.step(record)
+                    if on_step is not None:
+                        on_step(record)
+            self.finish()
+        except LawBroken as broken:
+            self.write(broken.alert(self.learner.laws.step))
+            raise
         return GrpoResult(
             steps=self.state.step,
             best=self.folder.path / "best",
@@ -207,6 +215,7 @@ class GrpoLoop:
             last = state.step == self.last_step or state.stopped is not None
             if config.validation_every and (state.step % config.validation_every == 0 or last):
                 self.validate(screen)
+            self.write_laws()
             interrupted = any_of(interrupt.requested)
             if state.step % config.checkpoint_every == 0 or last or interrupted:
                 self.checkpoint()
@@ -227,12 +236,15 @@ class GrpoLoop:
         credit_started = time.perf_counter()
         samples = self.learner.credit(rollout.groups)
         credit_seconds = time.perf_counter() - credit_started
+        self.check_laws(rollout, lr)
         update = self.learner.update(samples, lr=lr)
         self.learner.sync_weights()
         if self.config.store_every and step % self.config.store_every == 0:
             self.store_episodes(step, rollout.groups[:STORED_GROUPS])
         seconds = {**rollout.seconds, **update.seconds}
-        seconds["train"] += credit_seconds
+        laws = self.learner.laws
+        seconds |= {"train": seconds["train"] + credit_seconds, "laws": laws.seconds}
+        laws.seconds = 0.0
         seconds["total"] = time.perf_counter() - started
         groups = [*rollout.groups, *rollout.dropped]
         record = step_record(
@@ -246,6 +258,18 @@ class GrpoLoop:
         if not self.config.distill_coef:
             record["credit_agreement"] = credit_agreement(rollout.groups, samples)
         return self.observe(step, record)
+
+    def check_laws(self, rollout: StepRollout, lr: float) -> None:
+        """Looks at the groups of a step and at its rate. Raises LawBroken."""
+        laws, grader = self.learner.laws, self.learner.grader
+        add_pairs(self.state.pairs, [*rollout.groups, *rollout.dropped])
+        if not laws.due:
+            return
+        laws.check("independence", independence, self.state.pairs)
+        if self.schedule is None:
+            laws.check("optimizer", scheduled_rate, self.config, self.state.step + 1, lr)
+        if world().size == 1:
+            laws.check("grading", graded_again, self.spec, rollout.groups, grader, self.state.lowest_reward)
 
     def roll_out(self, step: int, screen: Screen) -> StepRollout:
         """Rolls out and grades ``groups`` groups. With dynamic sampling, those without an advantage are replaced in further rounds.
@@ -366,9 +390,13 @@ class GrpoLoop:
             if self.config.on_alert == "stop" and alert["severity"] == "stop":
                 self.state.stopped = alert["rule"]
                 action = "stopped"
-            record = {name: alert[name] for name in ("rule", "severity", "evidence", "remedy")}
-            self.folder.append({"kind": "alert", "step": self.state.step, **record, "action": action})
-            screen.note("{severity}: {rule}: {evidence} -> {remedy}".format(**record) + f" ({action})")
+            self.alert(screen, alert, action)
+
+    def alert(self, screen: Screen, alert: Mapping[str, Any], action: str) -> None:
+        """Writes down an alert and shows it."""
+        record = {name: alert[name] for name in ("rule", "severity", "evidence", "remedy")}
+        self.folder.append({"kind": "alert", "step": self.state.step, **record, "action": action})
+        screen.note("{severity}: {rule}: {evidence} -> {remedy}".format(**record) + f" ({action})")
 
     def end_if_silent(self, screen: Screen) -> None:
         """Ends the run if nothing could be learned at several steps: without a difference in any group no weight is changed."""
@@ -385,8 +413,7 @@ class GrpoLoop:
                 "evidence": f"in no group of the last {_SILENT_STEPS} steps did rewards differ, so no weight was changed",
                 "remedy": "bring easier or harder tasks, sample at a higher temperature, or warm-start with teach.enabled = true",
             }
-            self.folder.append({"kind": "alert", "step": self.state.step, **alert, "action": "stopped"})
-            screen.note("{severity}: {rule}: {evidence} -> {remedy} (stopped)".format(**alert))
+            self.alert(screen, alert, "stopped")
 
     def keep_to_time(self, screen: Screen) -> None:
         """Chooses the last step that fits the time, after steps 2 and 5 and when the time is nearly up."""
@@ -421,6 +448,12 @@ class GrpoLoop:
         self.folder.append(record)
         self.records.append(record)
 
+    def write_laws(self) -> None:
+        """Adds to the metrics what was measured of the laws since the last time."""
+        record = self.learner.laws.record()
+        if record is not None:
+            self.write(record)
+
     def checkpoint(self) -> None:
         """Writes down where the run stands."""
         self.state.schedule = None if self.schedule is None else self.schedule.state()
@@ -446,6 +479,7 @@ class GrpoLoop:
         self.save("final")
         if self.state.best_step is None:
             self.save("best")
+        self.write_laws()
         barrier()
 
     def save(self, name: str) -> None:

@@ -11,12 +11,17 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.fsdp import shard, sync_inference_model
+from gradus.training.distributed.processes import world
+from gradus.training.engine.fsdp import is_sharded, shard, sync_inference_model
 from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
+from gradus.training.laws.first_update import UpdateLaws
+from gradus.training.laws.models import StillModels
+from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.tokens import check_samples
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
@@ -26,12 +31,13 @@ from gradus.training.teachers import with_teacher
 class StepLearner(Protocol):
     """What the loop needs of a learner, wherever its weights are.
 
-    ``config``: the resolved settings. ``grader``: what weighs the components, set anew when a schedule changes it. ``steps``: updates that
-    were taken.
+    ``config``: the resolved settings. ``grader``: what weighs the components, set anew when a schedule changes it. ``laws``: what is checked
+    meanwhile. ``steps``: updates that were taken.
     """
 
     config: GrpoConfig
     grader: Grader
+    laws: LawRunner
     steps: int
 
     @property
@@ -107,8 +113,11 @@ class Learner:
         environment = loaded.settings.environment or spec.name
         self.model = loaded.with_settings(sampling=config.sampling, environment=environment)
         self.steps = 0
+        self.laws = LawRunner(frozenset(config.laws.off))
         self._spec = spec
         self._reference = load_reference(self.model, config)
+        alone = world().size == 1 and not is_sharded(self.model.model)
+        self._still = StillModels(self.model, config, self._reference) if alone else None
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = options.sampler is None or bool(config.validation_every) or config.lora is not None
         self._inference_model = shard(self.model, samples=samples)
@@ -142,7 +151,12 @@ class Learner:
         ``dataclasses.replace(sample, advantages=...)`` gives others; ``sample.turns`` (A,) says of which turn each token is, and
         ``sample.episode`` of which graded episode.
         """
-        samples = credit_groups(groups, self.config, self.model.renderer, weights=self.grader.weights)
+        renderer = self.model.renderer
+        samples = credit_groups(groups, self.config, renderer, weights=self.grader.weights)
+        self.laws.step = self.steps + 1
+        # A server's stop tokens may be others.
+        stop_ids = frozenset(renderer.stop_ids) if self.config.sampler == "local" else None
+        check_samples(self.laws, groups, samples, self.config, renderer, stop_ids)
         if self._teacher is None:
             return samples
         return with_teacher(samples, graded_episodes(groups), self._teacher, self.config.distill_coef)
@@ -152,9 +166,16 @@ class Learner:
         self.steps += 1
         if lr is None:
             lr = lr_at(self.config, self.steps, self.config.max_steps)
-        options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget)
         config = self.config.at_step(self.steps)
-        return policy_update(self.model, self.optimizer, samples, config, lr, options)
+        self.laws.step = self.steps
+        still = self._still if self.laws.due else None
+        watch = None if still is None else UpdateLaws(self.laws, self.model, config, samples)
+        options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
+        result = policy_update(self.model, self.optimizer, samples, config, lr, options)
+        if still is not None:
+            self.laws.check("optimizer", still.frozen_tensors)
+            self.laws.check("reference", still.reference_again, result.figures.get("kl"))
+        return result
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments."""
@@ -172,4 +193,6 @@ class Learner:
     def save(self, folder: str | Path) -> Path:
         """Writes the model as it is, which every command takes; returns the folder."""
         save_model(Path(folder), self._inference_model)
+        if self._still is not None:
+            self.laws.check("saved", self._still.saved_again, Path(folder))
         return Path(folder)

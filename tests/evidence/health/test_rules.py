@@ -241,6 +241,13 @@ def test_a_loss_near_zero_is_explained_and_harmless():
     assert status([diagnoses]) == "healthy"
 
 
+def test_a_broken_law_stops_and_names_its_place():
+    alert = {"kind": "alert", "step": 3, "rule": "law credit", "severity": "stop", "evidence": "group 1, episode 2"}
+    (broken,) = diagnose([{**alert, "rule": "reward stuck"}, alert])
+    assert (broken.rule, broken.severity, broken.ongoing) == ("law broken", "stop", True)
+    assert "group 1, episode 2" in broken.evidence
+
+
 # These have their tests in test_monitor.py and test_evaluation_rules.py.
 OF_THE_MONITOR = (
     *("worse on held-out tasks", "one short answer"),
@@ -249,7 +256,7 @@ OF_THE_MONITOR = (
 
 
 def test_every_rule_has_a_test():
-    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero", "slow training", *OF_THE_MONITOR}
+    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero", "slow training", "law broken", *OF_THE_MONITOR}
     assert covered == {rule.name for rule in RULES}
 
 

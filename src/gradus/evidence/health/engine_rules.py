@@ -30,6 +30,12 @@ def logp_diff_max(history: History) -> Fired:
     return None
 
 
+def law_broken(history: History) -> Fired:
+    """A law of the run was broken, and stopped it."""
+    alert = history.last
+    return ("fail", str(alert["evidence"])) if str(alert.get("rule", "")).startswith("law ") else None
+
+
 def not_a_number(history: History) -> Fired:
     """JSON has no NaN, so a writer may leave NaN, Infinity, or null. A step in which nothing was trained also has null, and is in order."""
     record = history.last

@@ -43,6 +43,13 @@ _SLOW = (
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        name="law broken",
+        summary="two computations of one thing differ by more than rounding",
+        remedy="Look at the place that it names: what the run computes there is wrong, and so is all that was trained since.",
+        check=engine_rules.law_broken,
+        kind="alert",
+    ),
+    Rule(
         name="logp diff",
         summary="sampler and trainer disagree about log-probabilities before the first update",
         remedy="This is a bug, not a setting: the ratios of the loss are wrong. Check that temperature, top-k and the "

@@ -47,7 +47,6 @@ def credit_groups(
             names.append(number)
     if not episodes:
         return []
-    _check_tokens(samples, episodes)
     if config.entropy_spans is not None:
         samples = [_with_entropy(sample, episodes, config.entropy_spans, renderer) for sample in samples]
     if config.credit == "episode":
@@ -114,26 +113,6 @@ def _check_tasks(groups: Sequence[Group]) -> None:
         tasks = {(episode.task.id, episode.task.seed) for episode in group.episodes}
         if len(tasks) > 1:
             raise ConfigError(f"a group has episodes of {len(tasks)} tasks; put the episodes of one task into a group")
-
-
-def _check_tokens(samples: Sequence[TrainingSample], episodes: Episodes) -> None:
-    """Holds the samples to what was sampled: each token of each answer once, stop tokens included, and nothing else."""
-    samples_of: list[list[TrainingSample]] = [[] for _ in episodes]
-    for sample in samples:
-        samples_of[sample.episode].append(sample)
-    for parts, episode in zip(samples_of, episodes, strict=True):
-        sampled: list[int] = []
-        for turn in episode.turns:
-            sampled += turn.tokens.action_ids if turn.tokens and not turn.undelivered else ()
-        turns = torch.cat([part.turns for part in parts])
-        offsets = torch.cat([part.offsets for part in parts])
-        ids = torch.cat([part.ids[part.positions] for part in parts])
-        order = (turns * (1 + len(sampled)) + offsets).argsort()
-        if ids[order].tolist() != sampled:
-            raise ConfigError(
-                f"an episode has {len(sampled)} sampled tokens, and its mask covers {len(ids)} tokens that are not exactly these; train "
-                "each sampled token once, stop tokens included, and nothing that was read"
-            )
 
 
 def graded_episodes(groups: Sequence[Group]) -> list[Episode]:

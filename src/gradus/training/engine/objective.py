@@ -24,12 +24,13 @@ class UpdatePlan:
     """What one optimizer update trains, and what its losses are divided by; ``local`` alone differs between processes.
 
     ``samples``: those that are trained, by their index in the step. ``local``: indexes of this process's share. ``n_tokens`` and
-    ``n_episodes``: of the whole minibatch, samples without a gradient too. ``episode_shares``: which share of its episode's tokens a
-    sample has.
+    ``n_episodes``: of the whole minibatch, samples without a gradient too, whose indexes are ``dealt``. ``episode_shares``: which share of
+    its episode's tokens a sample has.
     """
 
     samples: Mapping[int, TrainingSample]
     local: Sequence[int]
+    dealt: Sequence[int]
     n_tokens: int
     n_episodes: int
     episode_shares: Mapping[int, float]
@@ -86,6 +87,7 @@ def plan_update(minibatch: Mapping[int, TrainingSample], config: GrpoConfig) -> 
     return UpdatePlan(
         samples=samples,
         local=[indexes[place] for place in share(len(indexes))],
+        dealt=list(minibatch),
         n_tokens=sum(lengths.values()),
         n_episodes=len(lengths),
         episode_shares={index: sample.actions / lengths[sample.episode] for index, sample in samples.items()},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from gradus.training.distributed.processes import gather
 from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.loss_step import PassBudget, StepTaken, TrainingError, apply_gradients, backward_passes
-from gradus.training.engine.objective import UpdatePlan, batch_tokens, flat_row, plan_epoch, policy_loss
+from gradus.training.engine.objective import BatchTokens, UpdatePlan, batch_tokens, flat_row, plan_epoch, policy_loss
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.tree_support import supports_tree, tree_attention
@@ -65,12 +65,35 @@ class UpdateOptions:
     """The settings of an update besides its samples.
 
     ``reference``: the model that KL is measured to. ``key`` makes the shuffle of minibatches. ``budget``: what earlier steps have
-    learned about the size of passes.
+    learned about the size of passes. ``watch``: what looks on at the first update.
     """
 
     reference: Reference | None = None
     key: Sequence[int | str] = ()
     budget: PassBudget | None = None
+    watch: UpdateWatch | None = None
+
+
+class UpdateWatch(Protocol):
+    """What looks on at the first update of a step, whose ratio is 1, and changes nothing."""
+
+    def begins(self) -> None:
+        """Before the passes."""
+        ...
+
+    def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens) -> Tensor:
+        """Returns the log-probs (1, A) that the policy's loss of a microbatch takes."""
+        ...
+
+    def passed(
+        self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
+    ) -> None:
+        """Between the passes and the optimizer's step."""
+        ...
+
+    def moved(self, norm: float) -> None:
+        """Behind the optimizer's step."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +139,7 @@ def policy_update(
                 optimizer,
                 lr,
                 first=logp_diff is None,
+                watch=None if results else options.watch,
             )
             logp_diff = logp_diff or result.logp_diff
             results.append(result)
@@ -157,7 +181,7 @@ class _OldLogprobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trainer:
+class UpdateTrainer:
     """The model and the objective of a step's updates. ``shares``: whether microbatches may share prefixes."""
 
     loaded: LoadedModel
@@ -175,12 +199,12 @@ class _Trainer:
         return microbatches(samples, budget=tokens, share=self.shares, vocabulary=vocabulary)
 
 
-def _trainer(loaded: LoadedModel, config: GrpoConfig, options: UpdateOptions) -> _Trainer:
+def _trainer(loaded: LoadedModel, config: GrpoConfig, options: UpdateOptions) -> UpdateTrainer:
     shares = supports_tree(loaded.model)
     if options.reference is not None:
         with options.reference() as model:
             shares = shares and supports_tree(model)
-    return _Trainer(
+    return UpdateTrainer(
         loaded=loaded,
         config=config,
         reference=options.reference,
@@ -191,7 +215,7 @@ def _trainer(loaded: LoadedModel, config: GrpoConfig, options: UpdateOptions) ->
     )
 
 
-def _score_before(trainer: _Trainer, plans: Sequence[UpdatePlan]) -> tuple[_Trainer, LogpDiff | None]:
+def _score_before(trainer: UpdateTrainer, plans: Sequence[UpdatePlan]) -> tuple[UpdateTrainer, LogpDiff | None]:
     """Scores all samples before the first update, as their updates will. Returns the trainer with old log-probs, and how far the sampler's are.
 
     Raises TrainingError if that is more than rounding explains: sampler and trainer still have the same weights.
@@ -210,7 +234,7 @@ def _score_before(trainer: _Trainer, plans: Sequence[UpdatePlan]) -> tuple[_Trai
 
 
 @torch.no_grad()
-def _score(trainer: _Trainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
+def _score(trainer: UpdateTrainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
     """Index and log-probs (A,) of each sample of this process."""
     loaded, config = trainer.loaded, trainer.config
 
@@ -231,14 +255,15 @@ def _score(trainer: _Trainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
 
 
 def run_update(
-    trainer: _Trainer,
+    trainer: UpdateTrainer,
     plan: UpdatePlan,
     optimizer: torch.optim.Optimizer,
     lr: float,
     *,
     first: bool,
+    watch: UpdateWatch | None = None,
 ) -> MinibatchResult:
-    """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ.
+    """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ, and is watched.
 
     Raises:
         TrainingError: they differ by more than rounding explains, or a process lost its share. No weight has changed then.
@@ -246,22 +271,30 @@ def run_update(
 
     def update(tokens: int) -> MinibatchResult:
         batches = trainer.cut(plan, tokens)
-        figures: list[_BatchFigures] = []
+        figures: list[BatchFigures] = []
 
         def loss(batch: MicroBatch) -> Tensor:
-            value, measured = _loss(trainer, plan, batch)
+            value, measured = microbatch_loss(trainer, plan, batch, watch)
             figures.append(measured)
             return value
 
+        if watch is not None:
+            watch.begins()
         with precision(trainer.loaded, trainer.config):
             backward_passes(trainer.loaded, optimizer, batches, loss)
             gathered = _gather_figures(plan, figures, first=first)
             differences = [part.differences for part in gathered if part.differences is not None]
             logp_diff = measure_logp_diff(differences)
             check_logp_diff(logp_diff, trainer.limits)
+        sums = _add_up(plan, gathered)
+        if watch is not None:
+            watch.passed(trainer, plan, sums.loss, optimizer, lr)
+        with precision(trainer.loaded, trainer.config):
             step = apply_gradients(trainer.loaded, optimizer, trainer.config, lr)
+        if watch is not None:
+            watch.moved(step.norm)
         return MinibatchResult(
-            sums=_add_up(plan, gathered),
+            sums=sums,
             step=step,
             passes=batches,
             logp_diff=logp_diff,
@@ -271,7 +304,7 @@ def run_update(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BatchFigures:
+class BatchFigures:
     """What a microbatch adds to the sums of its update. ``differences``: (A,) of sampler and trainer, absolute."""
 
     loss: float
@@ -282,7 +315,7 @@ class _BatchFigures:
     differences: Differences | None
 
 
-def _gather_figures(plan: UpdatePlan, figures: Sequence[_BatchFigures], *, first: bool) -> list[_BatchFigures]:
+def _gather_figures(plan: UpdatePlan, figures: Sequence[BatchFigures], *, first: bool) -> list[BatchFigures]:
     """The figures of all processes, in one message; differences of the ``first`` update alone."""
     if not first:
         figures = [replace(part, differences=None) for part in figures]
@@ -296,7 +329,7 @@ def _gather_figures(plan: UpdatePlan, figures: Sequence[_BatchFigures], *, first
     return gathered
 
 
-def _add_up(plan: UpdatePlan, figures: Sequence[_BatchFigures]) -> UpdateSums:
+def _add_up(plan: UpdatePlan, figures: Sequence[BatchFigures]) -> UpdateSums:
     divergences = [part.kl for part in figures if part.kl is not None]
     return UpdateSums(
         loss=sum(part.loss for part in figures),
@@ -308,7 +341,9 @@ def _add_up(plan: UpdatePlan, figures: Sequence[_BatchFigures]) -> UpdateSums:
     )
 
 
-def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tensor, _BatchFigures]:
+def microbatch_loss(
+    trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch, watch: UpdateWatch | None = None
+) -> tuple[Tensor, BatchFigures]:
     """The part of an update's loss that a microbatch carries, with its figures."""
     config = trainer.config
     scores = score_tokens(
@@ -325,7 +360,8 @@ def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tenso
     sampled = flat_row([plan.samples[index].logprobs for index in indexes], logprobs)
     old = trainer.old.of(indexes, sampled, logprobs)
     tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
-    loss, metrics = policy_loss(config, plan, tokens)
+    watched = tokens if watch is None else replace(tokens, logprobs=watch.watched(plan, indexes, tokens))
+    loss, metrics = policy_loss(config, plan, watched)
     if config.entropy_coef:
         loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens
     if scores.read is not None:
@@ -335,7 +371,7 @@ def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tenso
         terms = kl_terms(tokens.logprobs, _reference_logprobs(trainer, batch), kind="k3", sampler_logprobs=tokens.old)
         kl = float(terms.detach().sum()) / plan.n_tokens
         loss = loss + config.kl_coef * average(terms, config.named.average, weights=tokens.shares, **tokens.sizes)
-    figures = _BatchFigures(
+    figures = BatchFigures(
         loss=float(loss.detach()),
         kl=kl,
         entropy=float(scores.entropy.detach().sum()),
@@ -357,7 +393,7 @@ def _weighted_entropy(plan: UpdatePlan, indexes: Sequence[int], scores: TokenSco
 
 
 @torch.no_grad()
-def _reference_logprobs(trainer: _Trainer, batch: MicroBatch) -> Tensor:
+def _reference_logprobs(trainer: UpdateTrainer, batch: MicroBatch) -> Tensor:
     """(1, A) of the same tokens under the frozen model."""
     assert trainer.reference is not None
     with trainer.reference() as model, tree_attention(model):

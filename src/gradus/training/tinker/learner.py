@@ -13,6 +13,8 @@ from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.engine.update import UpdateResult
+from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.tokens import check_samples
 from gradus.training.run.validation import Decoding
 from gradus.training.teachers import Teacher, with_teacher
 from gradus.training.tinker.update import remote_update
@@ -48,6 +50,7 @@ class TinkerLearner:
             sampling=config.sampling, environment=source.words.settings.environment or spec.name
         )
         self.steps = 0
+        self.laws = LawRunner(frozenset(config.laws.off))
         self.weights = ServedWeights(source, config)
         self._teacher = teacher
         self._base: TinkerPolicy | None = None
@@ -76,6 +79,8 @@ class TinkerLearner:
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
         """Returns the sampled tokens of all graded episodes, with the advantages (A,) that the algorithm gives them."""
         samples = credit_groups(groups, self.config, self.words.renderer, weights=self.grader.weights)
+        self.laws.step = self.steps + 1
+        check_samples(self.laws, groups, samples, self.config, self.words.renderer, None)
         if self._teacher is None:
             return samples
         return with_teacher(samples, graded_episodes(groups), self._teacher, self.config.distill_coef)

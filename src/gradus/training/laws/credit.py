@@ -1,0 +1,189 @@
+"""Advantages, again from the stored rewards, in plain numbers, group by group, as the papers write them (laws 2 and 11: their scale is that of these)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradus.core import Episode, Group, Renderer, RewardTerm, Turn
+from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.laws.runner import NotMeasured, Pair
+
+Array = np.ndarray[Any, np.dtype[Any]]
+# How each named algorithm centers an episode's reward; by turn they all have the leave-one-out mean.
+_CENTERS = {
+    **dict.fromkeys(("gradus", "grpo", "dr_grpo", "dapo", "gspo", "cispo"), "mean"),
+    "rloo": "leave_one_out",
+    "reinforce++": "tokens",
+    "maxrl": "ratio",
+}
+_ALLOWED = 1e-6  # of the largest advantage
+_NOISE = 2.0**-17  # of the largest reward: equal but for the noise of a float32
+
+
+class GroupMember(NamedTuple):
+    """A graded episode, the number of its group, and the place of each turn: calls that waited together share one."""
+
+    group: int
+    episode: Episode
+    value: float
+    terms: Sequence[Sequence[RewardTerm]]
+    places: Sequence[int]
+
+
+def group_members(groups: Sequence[Group]) -> list[GroupMember]:
+    """Returns the episodes that have a reward and an answer that somebody waited for, in order."""
+    members: list[GroupMember] = []
+    for number, group in enumerate(groups):
+        for episode in group.episodes:
+            reward = episode.reward
+            if reward is None or reward.value is None or all(turn.undelivered for turn in episode.turns):
+                continue
+            starts = [turn.asked is None or not turn.asked.parallel for turn in episode.turns]
+            places = [int(place) - 1 for place in np.cumsum(starts)]
+            members.append(GroupMember(number, episode, reward.value, reward.terms, places))
+    return members
+
+
+def advantages_again(
+    groups: Sequence[Group],
+    samples: Sequence[TrainingSample],
+    config: GrpoConfig,
+    renderer: Renderer,
+) -> Iterator[Pair]:
+    """The advantage of each token, by group; the one that differs most."""
+    if config.algorithm not in _CENTERS:
+        raise NotMeasured(f"an algorithm of Gradus's that looks at rewards, not {config.algorithm}")
+    members = group_members(groups)
+    if not samples:
+        return
+    spans = _Spans.of(members if config.credit == "span" else [])
+    if config.credit == "episode":
+        values = np.repeat(_episode_values(members, config), max(len(m.places) for m in members), axis=1)
+    else:
+        values = _turn_values(members, config, spans)
+    largest = max(float(np.abs(values).max()), 1e-6)
+    for sample in samples:
+        assert sample.advantages is not None
+        member = members[sample.episode]
+        for turn in sorted(set(ints(sample.turns))):
+            rows = (sample.turns == turn).nonzero()[:, 0]
+            by_token = spans.by_token(member.episode.turns[turn], values[sample.episode, member.places[turn]], renderer)
+            again = by_token[sample.offsets[rows].numpy()]
+            actual = sample.advantages[rows].numpy()
+            worst = int(np.abs(actual - again).argmax())
+            place = f"group {member.group}, episode {sample.episode}, turn {turn}, token {worst}"
+            yield Pair(float(actual[worst]), float(again[worst]), _ALLOWED * largest, place)
+
+
+def _episode_values(members: Sequence[GroupMember], config: GrpoConfig) -> Array:
+    """(N, 1, 1) one advantage an episode."""
+    rewards = np.array([member.value for member in members])
+    names = np.array([member.group for member in members])
+    scale, center = config.scale or "batch", _CENTERS[config.algorithm]
+    if center == "tokens":
+        lengths = [sum(len(turn.tokens.action_ids) for turn in m.episode.turns if turn.tokens) for m in members]
+        by_token = np.repeat(rewards, lengths)
+        deviation = by_token.std() if _differ(by_token) else math.inf
+        values = (rewards - by_token.mean()) / deviation
+    elif center == "ratio":
+        values = np.zeros_like(rewards)
+        for rows in _varied(rewards, names):
+            values[rows] = rewards[rows] / rewards[rows].mean() - 1.0
+    else:
+        values = _standardized(rewards, names, scale, others=center == "leave_one_out")
+    return values[:, None, None]
+
+
+def _varied(values: Array, names: Array) -> list[Array]:
+    """The rows of each group whose values (N, ...) differ."""
+    groups = [np.flatnonzero(names == name) for name in np.unique(names)]
+    return [rows for rows in groups if _differ(values[rows]).any()]
+
+
+def _differ(values: Array) -> Array:
+    """(...) of (n, ...): whether they are not one number."""
+    return np.ptp(values, axis=0) > _NOISE * np.abs(values).max(axis=0)
+
+
+def _standardized(rewards: Array, names: Array, scale: str, *, others: bool = False) -> Array:
+    """Rewards (N,) less the group's mean (or that of the ``others``), over one deviation of the batch, or each group's own."""
+    values = np.zeros_like(rewards)
+    varied = _varied(rewards, names)
+    deviations = [rewards[rows] - rewards[rows].mean() for rows in varied]
+    for rows, deviation in zip(varied, deviations, strict=True):
+        size = {"none": 1.0, "batch": np.concatenate(deviations).std(), "group": rewards[rows].std(ddof=1)}[scale]
+        values[rows] = deviation / size * (len(rows) / (len(rows) - 1) if others else 1.0)
+    return values
+
+
+def _turn_values(members: Sequence[GroupMember], config: GrpoConfig, spans: _Spans) -> Array:
+    """(N, K, C): a turn's return less the mean return of the other members at that turn, who count as 0 once they stopped."""
+    longest = max(max(member.places) for member in members) + 1
+    returns = np.zeros((len(members), longest, 1 + len(spans.kinds)))
+    present = np.zeros((len(members), longest, 1), dtype=bool)
+    for row, member in enumerate(members):
+        for place, turn, terms in zip(member.places, member.episode.turns, member.terms, strict=True):
+            present[row, place] = True
+            for term in terms:
+                returns[row, place, spans.channel(turn, term)] += term.value
+    earned = returns.copy()
+    for turn in reversed(range(longest - 1)):
+        if not spans.immediate:
+            returns[:, turn] += config.discount * returns[:, turn + 1]
+            continue
+        # The action answers for the immediate terms of later turns, which stand alone.
+        spoken = earned[:, turn + 1, 1:].sum(-1) if config.informing else 0.0
+        returns[:, turn, 0] += config.discount * (returns[:, turn + 1, 0] + spoken)
+    values = np.zeros_like(returns)
+    varied = _varied(returns, np.array([member.group for member in members]))
+    for rows in varied:
+        others = (returns[rows].sum(0) - returns[rows]) / (len(rows) - 1)
+        values[rows] = (returns[rows] - others) * _differ(returns[rows]) * present[rows]
+    batches = {"none": [], "batch": [np.concatenate(varied)] if varied else [], "group": varied}
+    for rows in batches[config.scale or "batch"]:
+        totals = values[rows].sum(-1)[present[rows][..., 0]]
+        values[rows] /= math.sqrt(float((totals**2).mean())) or 1.0
+    return values
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """The channels of kinds of spans, 1 and up, and whether they are those of immediate terms. Channel 0 is a turn's own."""
+
+    kinds: Mapping[str, int]
+    immediate: bool
+
+    @classmethod
+    def of(cls, members: Sequence[GroupMember]) -> _Spans:
+        """The kinds that the terms of members name."""
+        named = [term for member in members for terms in member.terms for term in terms if term.span]
+        immediate = any(term.immediate for term in named)
+        kinds = sorted({str(term.span) for term in named if term.immediate or not immediate})
+        return cls({kind: number for number, kind in enumerate(kinds, 1)}, immediate)
+
+    def channel(self, turn: Turn, term: RewardTerm) -> int:
+        """The channel that a term of a turn is of."""
+        belongs = term.immediate if self.immediate else any(span.name == term.span for span in turn.spans)
+        return self.kinds.get(term.span or "", 0) if belongs else 0
+
+    def by_token(self, turn: Turn, values: Array, renderer: Renderer) -> Array:
+        """(tokens,) of an answer: its turn's value (C,), and those of the spans that its visible characters stand in."""
+        ids = turn.tokens.action_ids if turn.tokens else ()
+        by_token = np.full(len(ids), values[0])
+        start = 0
+        for place in range(len(ids) if self.kinds else 0):
+            # Half a character adds nothing.
+            end = max(start, len(renderer.decode(ids[: place + 1])))
+            visible = [spot for spot in range(start, min(end, len(turn.action))) if not turn.action[spot].isspace()]
+            names = [span.name for span in turn.spans if any(span.start <= spot < span.end for spot in visible)]
+            channels = list(dict.fromkeys(self.kinds[name] for name in names if name in self.kinds))
+            if channels:
+                by_token[place] = values[channels[0]] if self.immediate else values[[0, *channels]].sum()
+            start = end
+        return by_token

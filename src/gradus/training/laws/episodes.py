@@ -1,0 +1,69 @@
+"""Groups looked at as a whole: members are drawn independently, and grading again gives the same rewards (laws 8 and 9)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gradus.core import EnvironmentSpec, Episode, Grader, Group
+from gradus.rollouts import grade_episodes
+from gradus.training.laws.runner import NotMeasured, Pair
+
+_GROUPS = 12  # before independence is asked
+_ERRORS = 6.0  # standard errors
+_LEAST = 0.05  # of the share of equal pairs, below which a difference is no matter
+_GRADED = 2  # groups that are graded again
+
+
+def add_pairs(sums: list[float], groups: Sequence[Group]) -> None:
+    """Adds each group's pairs of first answers to ``sums``: groups, equal, expected, and the squares and variance of their difference.
+
+    For two independent draws P(a = b) = E[p(a)], so 1{a = b} - (p(a) + p(b)) / 2 has mean 0.
+    """
+    for group in groups:
+        tokens = [episode.turns[0].tokens for episode in group.episodes if episode.turns]
+        answers = [answer for answer in tokens if answer is not None]
+        if len(answers) < 2:
+            continue
+        counts = Counter(answer.action_ids for answer in answers)
+        pairs = math.comb(len(answers), 2)
+        equal = sum(math.comb(count, 2) for count in counts.values()) / pairs
+        chances = [math.exp(min(0.0, math.fsum(answer.logprobs))) for answer in answers]
+        expected = math.fsum(chances) / len(chances)
+        variance = expected * (1 - expected) / len(answers)
+        for place, value in enumerate((1.0, equal, expected, (equal - expected) ** 2, variance)):
+            sums[place] += value
+
+
+def independence(sums: Sequence[float]) -> Iterator[Pair]:
+    """Equal first answers in a group are as frequent as their own probabilities say."""
+    groups, equal, expected, squares, chance = sums
+    if groups < _GROUPS:
+        raise NotMeasured(f"{_GROUPS} groups")
+    # The larger of the variance that was seen and the one that chance has: of rare events none may have happened.
+    variance = max(squares - (equal - expected) ** 2 / groups, chance, 1e-12)
+    allowed = max(_ERRORS * math.sqrt(variance) / groups, _LEAST)
+    yield Pair(equal / groups, expected / groups, allowed, f"the share of equal first answers in {groups:.0f} groups")
+
+
+def graded_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader, lowest: float) -> Iterator[Pair]:
+    """Two groups, each as a whole and in another order, graded again: the same rewards, unless the grader disagrees with itself."""
+    chosen = [group for group in groups if any(value is not None for value in group.values())][:_GRADED]
+    episodes = [episode for group in reversed(chosen) for episode in group.episodes]
+    if any("judge_cost" in name for episode in episodes if episode.reward for name in episode.reward.metrics):
+        raise NotMeasured("a judge that costs nothing")
+    bare = [replace(episode, reward=None) for episode in episodes]
+    again, once_more = (_values(grade_episodes(spec, bare, grader, lowest=lowest)) for _ in range(2))
+    if again != once_more:
+        raise NotMeasured("a grader that agrees with itself")
+    for episode, stored, value in zip(episodes, _values(episodes), again, strict=True):
+        place = f"the reward of an episode of task {episode.task.id or episode.task.seed}"
+        yield Pair((stored is None) == (value is None), True, 0.0, f"{place}, whether there is one")
+        if stored is not None and value is not None:
+            yield Pair(stored, value, 1e-9 * max(1.0, abs(stored)), place)
+
+
+def _values(episodes: Sequence[Episode]) -> list[float | None]:
+    return [None if episode.reward is None else episode.reward.value for episode in episodes]

@@ -1,0 +1,79 @@
+"""Models looked at by the log-probs of drawn ids: the reference is still, what was saved is what was trained (laws 6 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.training.config import GrpoConfig
+from gradus.training.laws.runner import NotMeasured, Pair
+
+_LENGTH = 32  # drawn ids
+_LARGEST = 2**31  # bytes of a model that is held a second time
+
+
+@torch.no_grad()
+def probe(model: nn.Module) -> Tensor:
+    """(31,) log-probs of drawn ids, by the model's own forward pass."""
+    call: Any = model
+    words, device = call.config.get_text_config().vocab_size, next(model.parameters()).device
+    ids = torch.randint(words, (_LENGTH,), generator=torch.Generator().manual_seed(0)).to(device)
+    logprobs = call(input_ids=ids[None], use_cache=False).logits[0, :-1].float().log_softmax(-1)
+    return logprobs.gather(1, ids[1:, None])[:, 0].cpu()
+
+
+def frozen_sums(model: nn.Module) -> Tensor:
+    """(n,) the sum of some numbers of each frozen tensor, spread over it."""
+    frozen = [
+        parameter for parameter in model.parameters() if not parameter.requires_grad and parameter.is_floating_point()
+    ]
+    some = [parameter.flatten()[:: 1 + parameter.numel() // 64].double().sum() for parameter in frozen]
+    return torch.stack(some).cpu() if some else torch.zeros(0)
+
+
+class StillModels:
+    """Holds what must not change from the start of a run: the reference, the frozen tensors, and where training began."""
+
+    def __init__(
+        self, loaded: LoadedModel, config: GrpoConfig, reference: Callable[[], AbstractContextManager[nn.Module]] | None
+    ) -> None:
+        self._loaded, self._config, self._reference = loaded, config, reference
+        self._frozen = frozen_sums(loaded.model)
+        self._start = probe(loaded.model)
+
+    def frozen_tensors(self) -> Iterator[Pair]:
+        """No frozen tensor has moved."""
+        moved = (frozen_sums(self._loaded.model) - self._frozen).abs()
+        if len(moved):
+            yield Pair(float(moved.max()), 0.0, 0.0, "how far the frozen tensor moved that moved most")
+
+    def reference_again(self, kl: float | None) -> Iterator[Pair]:
+        """The reference is where the run began; once weights have moved the divergence from it, ``kl``, is not 0."""
+        if self._reference is None:
+            raise NotMeasured("kl_coef above 0")
+        with self._reference() as model:
+            distance = (probe(model) - self._start).abs().max()
+        yield Pair(float(distance), 0.0, self._rounding(0.0), "its log-probs of drawn ids, against the first step's")
+        moved = (probe(self._loaded.model) - self._start).abs().mean()
+        if kl is not None and float(moved) > 0.05:
+            yield Pair(kl != 0.0, True, 0.0, "the divergence from it after weights moved")
+
+    def saved_again(self, folder: Path) -> Iterator[Pair]:
+        """A model folder, loaded again, is the model in memory."""
+        size = sum(parameter.numel() * parameter.element_size() for parameter in self._loaded.model.parameters())
+        if size > _LARGEST or self._config.quantize:
+            raise NotMeasured("a second model of this size in memory")
+        loaded = self._loaded
+        again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype).model
+        distance = (probe(again) - probe(loaded.model)).abs().max()
+        yield Pair(float(distance), 0.0, self._rounding(1e-4), f"log-probs of drawn ids under {folder}, loaded again")
+
+    def _rounding(self, exact: float) -> float:
+        """What kernels of another shape may change, nats."""
+        return exact if self._loaded.device.type == "cpu" and self._loaded.dtype == torch.float32 else 0.1

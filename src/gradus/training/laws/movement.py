@@ -1,0 +1,125 @@
+"""The optimizer's step, again, by the formulas of AdamW and Muon, on tensors that are drawn for each step (law 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradus.core import child_rng
+from gradus.policies.local.loading import LoadedModel
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.master_weights import master_of
+from gradus.training.engine.optimizers import trainable
+from gradus.training.laws.runner import NotMeasured, Pair, apart, norm_of
+
+_NUMBERS = 2**20  # so many weights, at least, are computed again
+_EPSILON = 1e-8  # AdamW's
+_QUINTIC = (3.4445, -4.7750, 2.0315)  # of Muon (Jordan et al., 2024), applied five times to the singular values
+Kept = Mapping[str, Tensor]
+
+
+class Movement:
+    """One step of the optimizer. Made before it; :meth:`again` says what it must have done."""
+
+    def __init__(
+        self, loaded: LoadedModel, optimizer: torch.optim.Optimizer, config: GrpoConfig, lr: float, step: int
+    ) -> None:
+        self._optimizer, self._config, self._lr = optimizer, config, lr
+        gradients = [master_of(weight).grad for weight in trainable(loaded.model).values()]
+        self._norm = math.hypot(*(norm_of(gradient) for gradient in gradients if gradient is not None))
+        self._drawn: list[tuple[str, nn.Parameter, Kept]] = []
+        kept = self._kept()
+        for name, weight in drawn_tensors(loaded.model, config.seed, step):
+            master = master_of(weight)
+            if master.grad is not None:
+                before = {**kept[master], "value": master, "gradient": master.grad}
+                self._drawn.append((name, weight, {key: value.detach().clone() for key, value in before.items()}))
+
+    def _kept(self) -> dict[Tensor, Kept]:
+        """What the optimizer keeps of each parameter."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        return dict(zip(parameters, _moments(self._optimizer.state_dict()), strict=True))
+
+    def again(self, norm: float) -> Iterator[Pair]:
+        """The norm of the gradient, which the run has as ``norm``, and where each drawn tensor must be."""
+        yield Pair(norm, self._norm, 1e-3 * self._norm + 1e-12, "the norm of the gradient")
+        limit = self._config.grad_clip or math.inf
+        clip = min(1.0, limit / (self._norm + 1e-6))
+        kept = self._kept()
+        for name, weight, before in self._drawn:
+            master, gradient = master_of(weight), clip * before["gradient"]
+            after = kept[master]
+            if "momentum_buffer" in after:
+                # Its products in bfloat16 bring small singular values to anything below 1.
+                exact, mean, change = 0.5, *self._muon(before, gradient)
+            elif "exp_avg" in after:
+                exact, mean, change = 2e-3, *self._adamw(before, gradient)
+            else:
+                raise NotMeasured("AdamW or Muon")
+            average = after.get("momentum_buffer", after.get("exp_avg", mean))
+            # A mean of opposite gradients is small beside their rounding.
+            noise = 1e-4 * norm_of(gradient) + 1e-10
+            yield apart(average, mean, 1e-3, f"the optimizer's mean of the clipped gradients of {name}", noise)
+            rounding = 3e-7 * norm_of(before["value"]) + 1e-10
+            place = f"the change of {name} at rate {self._lr:.3g}"
+            yield apart(master.detach() - before["value"], change, exact, place, rounding)
+            yield apart(weight.detach(), master.detach().to(weight), 1e-6, f"{name}, against its float32 master")
+
+    def _adamw(self, before: Kept, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean gradient, and the change of the weights."""
+        first, second = self._config.betas
+        steps = float(before.get("step", 0.0)) + 1
+        mean = first * before.get("exp_avg", 0.0) + (1 - first) * gradient
+        square = second * before.get("exp_avg_sq", 0.0) + (1 - second) * gradient**2
+        size = (square / (1 - second**steps)).sqrt() + _EPSILON
+        decays = gradient.dim() > 1 or self._config.optimizer == "muon"
+        decay = self._config.weight_decay if decays else 0.0
+        return mean, -self._lr * (mean / (1 - first**steps) / size + decay * before["value"])
+
+    def _muon(self, before: Kept, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of Muon: the singular values of the nesterov mean are brought near 1."""
+        momentum = 0.95 if self._config.betas[0] else 0.0
+        mean = momentum * before.get("momentum_buffer", 0.0) + (1 - momentum) * gradient
+        linalg: Any = torch.linalg  # it has no types
+        nesterov = (1 - momentum) * gradient + momentum * mean
+        left, values, right = linalg.svd(nesterov / max(norm_of(nesterov), 1e-7), full_matrices=False)
+        a, b, c = _QUINTIC
+        for _ in range(5):
+            values = a * values + b * values**3 + c * values**5
+        rows, columns = gradient.shape
+        update: Tensor = math.sqrt(max(1.0, rows / columns)) * (left * values) @ right
+        rate = self._lr * self._config.muon_lr / self._config.lr
+        return mean, -rate * (update + self._config.weight_decay * before["value"])
+
+
+def drawn_tensors(model: nn.Module, seed: int, step: int) -> list[tuple[str, nn.Parameter]]:
+    """Returns trainable tensors by chance, until they hold a million numbers: all of a small model."""
+    named = list(trainable(model).items())
+    child_rng(seed, "laws", step).shuffle(named)
+    sizes = accumulate(tensor.numel() for _, tensor in named)
+    return named[: 1 + sum(size < _NUMBERS for size in sizes)]
+
+
+def _moments(document: Mapping[str, Any]) -> list[Kept]:
+    """What an optimizer's state holds of each parameter, in the order of its groups; one of parts holds those of its parts."""
+    if "inner" in document:
+        return _moments(document["inner"])
+    if "parts" in document:
+        return [state for part in document["parts"] for state in _moments(part)]
+    count = sum(len(group["params"]) for group in document["param_groups"])
+    return [document["state"].get(index, {}) for index in range(count)]
+
+
+def scheduled_rate(config: GrpoConfig, step: int, lr: float) -> Iterator[Pair]:
+    """A step's learning rate: a straight warm-up, then the peak times the share that is left, down to ``min_lr_ratio`` of it."""
+    warm = round(config.warmup * config.max_steps)
+    passed = min(1.0, (step - 1 - warm) / max(1, config.max_steps - warm))
+    falls = {"constant": 1.0, "linear": 1.0 - passed, "cosine": (1.0 + math.cos(math.pi * passed)) / 2}
+    share = config.min_lr_ratio + falls[config.schedule] * (1.0 - config.min_lr_ratio)
+    again = config.lr * (step / warm if step <= warm else share)
+    yield Pair(lr, again, 1e-6 * config.lr, "the learning rate")

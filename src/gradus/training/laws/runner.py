@@ -1,0 +1,124 @@
+"""Compares two computations of one thing, says when, and stops the run if they differ by more than rounding."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gradus.training.engine.loss_step import TrainingError
+from gradus.training.law_names import LAWS, LawName
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two computations of one number.
+
+    ``first``: as the run has it; ``second``: computed again. ``allowed``: the largest difference that rounding explains. ``place``: the
+    tensor, token, group or file, in words.
+    """
+
+    first: float
+    second: float
+    allowed: float
+    place: str
+
+
+def norm_of(tensor: Tensor) -> float:
+    """The root of the sum of squares."""
+    return math.sqrt(float(tensor.float().square().sum()))
+
+
+def apart(first: Tensor, second: Tensor, share: float, place: str, noise: float = 1e-10) -> Pair:
+    """Compares two tensors by the norm of their difference; ``share`` of the second's norm, and ``noise``, are allowed."""
+    size = norm_of(second)
+    where = f"{place}, the norm of the difference from a tensor of norm {size:.3g}"
+    return Pair(norm_of(first - second), 0.0, share * size + noise, where)
+
+
+class NotMeasured(Exception):
+    """A law does not apply here; the message says what it needs."""
+
+
+class LawBroken(TrainingError):
+    """Two computations of one thing differ by more than rounding. ``law`` names it."""
+
+    def __init__(self, law: LawName, message: str) -> None:
+        super().__init__(message)
+        self.law = law
+
+    def alert(self, step: int) -> dict[str, Any]:
+        """Returns the record of the metrics that says so."""
+        return {
+            "kind": "alert",
+            "step": step,
+            "rule": f"law {self.law}",
+            "severity": "stop",
+            "evidence": str(self),
+            "remedy": "look at the place that it names, where two computations of one thing part",
+            "action": "stopped",
+        }
+
+
+@dataclass
+class LawRunner:
+    """Checks laws at steps 1, 2, 4, 8 and so on, whatever was checked before: a resumed run checks what an unbroken one does.
+
+    ``off``: laws that the recipe leaves out. ``worst``: law -> the largest difference as a share of what is allowed, since the last
+    record. ``not_measured``: law -> what it needs. ``seconds``: what the checks took.
+    """
+
+    off: frozenset[str]
+    step: int = 0
+    worst: dict[LawName, float] = field(default_factory=dict[LawName, float])
+    not_measured: dict[LawName, str] = field(default_factory=dict[LawName, str])
+    seconds: float = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Says whether laws are checked at this step: a power of two, or 0."""
+        return self.step & (self.step - 1) == 0
+
+    def check(self, law: LawName, pairs: Callable[..., Iterator[Pair]], *args: Any) -> None:
+        """Compares the pairs that a law computes from ``args``. Raises LawBroken at the first that differ."""
+        if law in self.off:
+            self.not_measured[law] = "it is in laws.off"
+            return
+        started = time.perf_counter()
+        try:
+            for pair in pairs(*args):
+                self._compare(law, pair, Path(pairs.__code__.co_filename).name)
+        except NotMeasured as reason:
+            self.not_measured[law] = str(reason)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _compare(self, law: LawName, pair: Pair, file: str) -> None:
+        difference = abs(pair.first - pair.second)
+        if difference <= pair.allowed:
+            share = difference / pair.allowed if pair.allowed else 0.0
+            self.worst[law] = max(share, self.worst.get(law, 0.0))
+            return
+        if math.isnan(difference):  # that has an error of its own
+            return
+        raise LawBroken(
+            law,
+            f"law broken: {law}: {LAWS[law]}. Step {self.step}, {pair.place}: the run has {pair.first:.6g}, computed again it is "
+            f"{pair.second:.6g} (rounding explains {pair.allowed:.2g}). The second computation is in gradus/training/laws/{file}; what "
+            f"computes the first is at fault, or the law does not hold here: then set grpo.laws.off = ['{law}']",
+        )
+
+    def record(self) -> dict[str, Any] | None:
+        """Returns what was measured since the last record, for the metrics; None if nothing was."""
+        measured = {law: self.worst[law] for law in LAWS if law in self.worst}
+        missing = {law: self.not_measured[law] for law in LAWS if law in self.not_measured and law not in measured}
+        self.worst.clear()
+        self.not_measured.clear()
+        if not measured:
+            return None
+        return {"kind": "laws", "step": self.step, "worst": measured, "not_measured": missing}

@@ -1,0 +1,82 @@
+"""Sampled tokens, again from the episodes: each is trained once, at its place, behind what the policy had read (law 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from gradus.core import Group, Renderer, Turn
+from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.laws.credit import advantages_again, group_members
+from gradus.training.laws.runner import LawRunner, Pair
+
+Token = tuple[int, int, float]  # place within the answer, id, log-prob
+
+
+def check_samples(
+    laws: LawRunner,
+    groups: Sequence[Group],
+    samples: Sequence[TrainingSample],
+    config: GrpoConfig,
+    renderer: Renderer,
+    stop_ids: frozenset[int] | None,
+) -> None:
+    """Holds the samples of a step to its stored episodes and rewards. Raises LawBroken."""
+    if laws.due:
+        laws.check("tokens", tokens_again, groups, samples, stop_ids)
+        laws.check("credit", advantages_again, groups, samples, config, renderer)
+
+
+def tokens_again(
+    groups: Sequence[Group], samples: Sequence[TrainingSample], stop_ids: frozenset[int] | None
+) -> Iterator[Pair]:
+    """The trained tokens of each answer, and what stands before them. ``stop_ids``: one of them ends each answer that no limit cut."""
+    members = group_members(groups)
+    samples_of: dict[tuple[int, int], TrainingSample] = {}
+    for sample in samples:
+        place = f"episode {sample.episode}: the group of its sample"
+        yield Pair(sample.key[0], members[sample.episode].group, 0.0, place)
+        for turn in sorted(set(ints(sample.turns))):
+            yield Pair(
+                samples_of.setdefault((sample.episode, turn), sample) is sample, True, 0.0, f"{place}, trained once"
+            )
+    for number, member in enumerate(members):
+        for index, turn in enumerate(member.episode.turns):
+            if turn.tokens is None or turn.undelivered or not turn.tokens.action_ids:
+                continue
+            place = f"group {member.group}, episode {number}, turn {index}"
+            sample = samples_of.get((number, index))
+            trained = [] if sample is None else _trained(sample, index)
+            yield from _answer(turn, trained, place)
+            if sample is not None:
+                yield Pair(_reads(sample, index, turn), True, 0.0, f"{place}: what is read before the answer")
+            if stop_ids is not None and turn.asked is None:
+                ends = turn.cut or turn.tokens.action_ids[-1] in stop_ids
+                yield Pair(ends, True, 0.0, f"{place}: the stop token of an answer that no limit cut")
+
+
+def _trained(sample: TrainingSample, turn: int) -> list[Token]:
+    """The trained tokens of an answer, in its order."""
+    rows = (sample.turns == turn).nonzero()[:, 0]
+    ids = ints(sample.ids[sample.positions[rows]])
+    logprobs = cast(list[float], sample.logprobs[rows].tolist())
+    return sorted(zip(ints(sample.offsets[rows]), ids, logprobs, strict=True))
+
+
+def _answer(turn: Turn, trained: Sequence[Token], place: str) -> Iterator[Pair]:
+    """How many tokens of an answer are trained, and how many of these are, in id, place and log-prob, what was sampled."""
+    assert turn.tokens is not None
+    sampled = list(zip(range(len(turn.tokens.action_ids)), turn.tokens.action_ids, turn.tokens.logprobs, strict=True))
+    yield Pair(len(trained), len(sampled), 0.0, f"{place}: its trained tokens")
+    agreeing = sum(one == other for one, other in zip(trained, sampled, strict=True))
+    yield Pair(len(trained), agreeing, 0.0, f"{place}: trained tokens that are those of the sampler")
+
+
+def _reads(sample: TrainingSample, index: int, turn: Turn) -> bool:
+    """Says whether what stands before an answer is what the policy read: all of it after a restart."""
+    assert turn.tokens is not None
+    start = int(sample.positions[sample.turns == index].min())
+    context = list(turn.tokens.context_ids)
+    before = ints(sample.ids[:start])
+    return before == context if turn.tokens.restart else before[start - len(context) :] == context

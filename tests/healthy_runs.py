@@ -1,0 +1,131 @@
+"""Healthy runs of all kinds, drawn by number: none of them may break a law. What has held is kept, so that 300 can be taken in parts.
+
+python tests/healthy_runs.py 0 60
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fakes import echo, lamps
+from short_runs import grpo_config, lines, train
+
+from gradus.algorithms import algorithm_names
+from gradus.core import EnvironmentSpec
+from gradus.core.errors import ConfigError
+from gradus.policies.nano.model import NanoConfig, make_nano
+
+__all__ = ["healthy_run", "healthy_settings", "largest_shares"]
+
+SHAPES = (
+    NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=512),
+    NanoConfig(hidden_size=64, layers=3, heads=4, kv_heads=2, intermediate_size=192, context=512),
+    NanoConfig(hidden_size=48, layers=1, heads=3, kv_heads=3, intermediate_size=96, context=512),
+)
+KEPT = Path(os.environ.get("GRADUS_HEALTHY", Path(tempfile.gettempdir()) / "gradus-healthy"))
+
+
+def healthy_settings(number: int) -> dict[str, Any]:
+    """Settings by chance: algorithm, credit, sizes, optimizer, precision, adapters, terms of the loss."""
+    rng = random.Random(number)
+    settings: dict[str, Any] = {
+        "seed": number,
+        "groups": rng.choice((2, 4, 8)),
+        "group_size": rng.choice((2, 4, 8)),
+        "algorithm": rng.choice(algorithm_names()),
+        "epochs": rng.choice((1, 1, 1, 2)),
+        "minibatches": rng.choice((1, 1, 2)),
+        "lr": rng.choice((1e-5, 3e-4, 3e-3)),
+        "kl_coef": rng.choice((0.0, 0.0, 0.05)),
+        "entropy_coef": rng.choice((0.0, 0.0, 0.01)),
+        "lora": rng.choice((None, None, {"rank": 4, "alpha": 8})),
+        "token_budget": rng.choice((80, 400, 4096)),
+        "grad_clip": rng.choice((0.0, 0.05, 1.0)),
+        "weight_decay": rng.choice((0.0, 0.1)),
+        "schedule": rng.choice(("constant", "linear", "cosine")),
+        "warmup": rng.choice((0.0, 0.3)),
+        "betas": rng.choice(((0.9, 0.95), (0.0, 0.95))),
+    }
+    precision = rng.choice(({}, {}, {"dtype": "bfloat16"}, {"autocast": True}, {"backward": "bfloat16"}))
+    settings |= precision
+    if rng.random() < 0.2 and not settings["lora"]:
+        settings["optimizer"] = "muon"
+    if settings["algorithm"] not in ("reinforce++", "gdpo", "maxrl"):
+        settings["credit"] = rng.choice((None, "episode", "turn", "span"))
+    sampling = {
+        "max_new_tokens": rng.choice((3, 5)),
+        "grammar": rng.random() < 0.5,
+        "temperature": rng.choice((0.7, 1.0, 1.3)),
+    }
+    if rng.random() < 0.15:
+        sampling |= rng.choice(({"top_p": 0.9}, {"top_k": 5}))
+    return {**settings, "sampling": sampling}
+
+
+def _environment(number: int) -> EnvironmentSpec:
+    rng = random.Random(-number - 1)
+    turns, restart = rng.choice((1, 2, 3)), rng.random() < 0.3
+    return rng.choice((echo(), lamps(turns=turns, restart=restart), lamps(turns=turns, restart=restart)))
+
+
+def healthy_run(number: int, folder: Path) -> dict[str, Any]:
+    """Takes one run, unless it has held before. Returns what was measured of its laws, or why its settings are refused."""
+    kept = KEPT / f"{number:03d}.json"
+    if kept.is_file():
+        return json.loads(kept.read_text(encoding="utf-8"))
+    spec = _environment(number)
+    assert spec.language.vocabulary is not None
+    model = make_nano(folder / "model", spec.language.vocabulary(), SHAPES[number % len(SHAPES)], seed=number)
+    steps = random.Random(number).choice((3, 4, 6, 12, 30))
+    try:
+        config = grpo_config(max_steps=steps, validation_every=2 * (number % 2), **healthy_settings(number))
+        train(model, folder / "run", config, spec)
+        record: dict[str, Any] = {"worst": largest_shares(folder / "run")}
+    except (ConfigError, ValueError) as error:
+        record = {"refused": str(error)}
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(record), encoding="utf-8")
+    return record
+
+
+def largest_shares(folder: Path) -> dict[str, float]:
+    """Law -> the largest difference in a run, as a share of what rounding explains."""
+    worst: dict[str, float] = {}
+    for record in lines(folder, "laws"):
+        for law, share in record["worst"].items():
+            worst[law] = max(share, worst.get(law, 0.0))
+    return worst
+
+
+def main(first: int, last: int) -> None:
+    """Takes the runs of these numbers and prints the largest share of what each law allows."""
+    worst: dict[str, float] = {}
+    refused = stopped = 0
+    for number in range(first, last):
+        folder = Path(tempfile.mkdtemp())
+        started = time.perf_counter()
+        try:
+            record = healthy_run(number, folder)
+        except Exception as error:
+            stopped += 1
+            print(number, type(error).__name__, error, flush=True)
+            continue
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        refused += "refused" in record
+        for law, share in record.get("worst", {}).items():
+            worst[law] = max(worst.get(law, 0.0), share)
+        print(number, f"{time.perf_counter() - started:.1f} s", record.get("refused", ""), flush=True)
+    print({"runs": last - first, "refused": refused, "stopped": stopped, "worst": worst})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

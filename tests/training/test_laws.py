@@ -1,0 +1,197 @@
+"""Each law is broken by a fault that leaves its mark on nothing else, and by no healthy run of a small sample; `make prove` has 300."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import lamps
+from healthy_runs import healthy_settings, largest_shares
+from short_runs import grpo_config, lines, train
+
+from gradus.algorithms import LOSSES, Algorithm, LossResult
+from gradus.core import ConfigError
+from gradus.policies.local import policy
+from gradus.training import grpo, learner
+from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine import loss_step, objective, update
+from gradus.training.law_names import LAWS
+from gradus.training.laws.runner import LawBroken
+
+Call = Callable[..., Any]
+
+
+def then(change: Call) -> Callable[[Call], Call]:
+    """Changes what a function returns."""
+    return lambda real: lambda *args, **options: change(real(*args, **options))
+
+
+def advantages(change: Callable[[TrainingSample], Any]) -> Callable[[Call], Call]:
+    return then(lambda samples: [replace(sample, advantages=change(sample)) for sample in samples])
+
+
+def without_ends(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """A mask that leaves out the last token of each answer."""
+    return [sample.only(sample.offsets < sample.offsets.max()) for sample in samples]
+
+
+def of_the_next(result: Any) -> Any:
+    """Each episode gets the reward of the next one."""
+    episodes = [episode for group in result.groups for episode in group.episodes]
+    rewards = [episode.reward for episode in (*episodes[1:], episodes[0])]
+    mixed = iter([replace(episode, reward=reward) for episode, reward in zip(episodes, rewards, strict=True)])
+    groups = [replace(group, episodes=tuple(next(mixed) for _ in group.episodes)) for group in result.groups]
+    return replace(result, groups=groups)
+
+
+def one_noise(real: Call) -> Call:
+    """All members of a group draw with the numbers of its first."""
+    return lambda key, *rest: real((*key[:-1], 0), *rest)
+
+
+def saves_others(real: Call) -> Call:
+    def save(path: Path, loaded: Any) -> None:
+        parameter = next(iter(loaded.model.parameters()))
+        with torch.no_grad():
+            parameter.mul_(1.5)
+            real(path, loaded)
+            parameter.div_(1.5)
+
+    return save
+
+
+def last_pass_alone(real: Call) -> Call:
+    """All microbatches are computed, and the gradient is that of the last."""
+
+    def passes(loaded: Any, optimizer: Any, batches: Any, loss: Any) -> None:
+        optimizer.zero_grad()
+        losses = [loss(batch) for batch in batches]
+        losses[-1].backward()
+
+    return passes
+
+
+def without_zero(real: Call) -> Call:
+    """The gradient of the step before is still there."""
+    before: list[Any] = []
+
+    def passes(loaded: Any, optimizer: Any, batches: Any, loss: Any) -> None:
+        real(loaded, optimizer, batches, loss)
+        for place, parameter in enumerate(loaded.model.parameters()):
+            if len(before) > place:
+                parameter.grad += before[place]
+            else:
+                before.append(parameter.grad.clone())
+
+    return passes
+
+
+def shifted_mean(sample: TrainingSample) -> Any:
+    assert sample.advantages is not None
+    return sample.advantages + 0.3
+
+
+FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
+    ("credit", learner, "credit_groups", advantages(lambda each: each.advantages * (1 - 2 * (each.key[0] == 1))), {}),
+    ("credit", learner, "credit_groups", advantages(shifted_mean), {"credit": "episode"}),
+    ("credit", learner, "credit_groups", advantages(lambda each: 2 * each.advantages), {}),
+    ("tokens", learner, "credit_groups", then(without_ends), {}),
+    ("first_update", objective, "plan_update", then(lambda plan: replace(plan, n_tokens=2 * plan.n_tokens)), {}),
+    ("first_update", update, "backward_passes", last_pass_alone, {"token_budget": 60}),
+    ("first_update", update, "backward_passes", without_zero, {}),
+    ("optimizer", grpo, "lr_at", then(lambda lr: 2 * lr), {}),
+    ("optimizer", loss_step, "clip_gradients", lambda real: lambda model, limit: real(model, 0.0), {"grad_clip": 0.01}),
+    ("grading", grpo, "roll_out", then(of_the_next), {"credit": "episode"}),
+    ("saved", learner, "save_model", saves_others, {}),
+]
+
+
+@pytest.mark.parametrize(("law", "module", "name", "fault", "changes"), FAULTS)
+def test_a_fault_breaks_its_law(
+    lamps_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    law: str,
+    module: Any,
+    name: str,
+    fault: Callable[[Call], Call],
+    changes: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(module, name, fault(getattr(module, name)))
+    with pytest.raises(
+        LawBroken, match=rf"law broken: {law}: .* Step \d+, .*: the run has .*, computed again it is"
+    ) as broken:
+        train(lamps_model, tmp_path / "run", grpo_config(max_steps=4, **changes))
+    assert broken.value.law == law
+
+
+def test_a_law_that_is_off_stops_nothing(lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "credit_groups", advantages(lambda each: 2 * each.advantages)(learner.credit_groups))
+    train(lamps_model, tmp_path / "run", grpo_config(max_steps=1, laws={"off": ["credit"]}))
+    first, *_ = lines(tmp_path / "run", "laws")
+    assert first["not_measured"]["credit"] == "it is in laws.off"
+    assert "tokens" in first["worst"]
+    with pytest.raises(ValueError, match="laws"):
+        GrpoConfig(laws={"off": ["gravity"]})  # type: ignore[arg-type]
+
+
+def test_a_reference_that_moves_with_the_policy_breaks_its_law(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner, "load_reference", lambda loaded, config: partial(nullcontext, loaded.model))
+    with pytest.raises(LawBroken, match="law broken: reference"):
+        train(lamps_model, tmp_path / "run", grpo_config(max_steps=4, kl_coef=0.1))
+
+
+def test_members_that_share_their_noise_break_a_law(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "turn_uniforms", one_noise(policy.turn_uniforms))
+    with pytest.raises(LawBroken, match=r"law broken: independence: .*share of equal first answers in 16 groups"):
+        train(lamps_model, tmp_path / "run", grpo_config(max_steps=4))
+
+
+def uncut(*args: Any, **sizes: Any) -> LossResult:
+    """A loss of one's own that divides by the tokens of a microbatch."""
+    result = LOSSES["dapo"](*args, **{**sizes, "n_tokens": float(args[3].sum())})
+    return replace(result, metrics={})
+
+
+UNCUT = Algorithm(loss=uncut, source="a test", scale="batch", clip=(0.2, 0.2))
+
+
+def test_a_loss_of_ones_own_that_depends_on_the_cut_breaks_a_law(lamps_model: Path, tmp_path: Path) -> None:
+    config = grpo_config(max_steps=2, algorithm=f"{__file__}:UNCUT")
+    with pytest.raises(LawBroken, match="law broken: cuts"):
+        train(lamps_model, tmp_path / "run", config)
+
+
+def test_all_laws_are_measured_in_one_run(lamps_model: Path, tmp_path: Path) -> None:
+    train(lamps_model, tmp_path / "run", grpo_config(max_steps=4, kl_coef=0.1))
+    worst = largest_shares(tmp_path / "run")
+    assert set(worst) == set(LAWS)
+    assert max(worst.values()) < 0.5, worst
+
+
+@pytest.mark.parametrize("number", [3, 11, 19])
+def test_a_healthy_run_breaks_no_law(lamps_model: Path, tmp_path: Path, number: int) -> None:
+    try:
+        train(lamps_model, tmp_path / "run", grpo_config(max_steps=3, **healthy_settings(number)), lamps(turns=2))
+    except ConfigError:
+        pytest.skip("settings that are refused")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(300))
+def test_no_healthy_run_is_stopped(number: int, tmp_path: Path) -> None:
+    """Goes on where it was broken off: the folder of GRADUS_HEALTHY (by default in the temporary folder) keeps what has held."""
+    from healthy_runs import healthy_run
+
+    healthy_run(number, tmp_path)
