@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from graderfix.side import SHARE
 from gradus.core.documents import SCHEMA
 from gradus.core.files import read_toml, write_text
 from gradus.runs.progress import progress_bar
@@ -127,25 +128,30 @@ def _audited(
     return json.loads(out.read_text()) if out.is_file() else {"verdict": "not run", "evidence": ["the process died"]}
 
 
+def _is_find(row: Mapping[str, Any]) -> bool:
+    """Returns True if the audit fails, or says that an answer earns much which is wrong."""
+    return row["verdict"] == "fail" or max(row.get("shares", {}).values(), default=0.0) >= SHARE
+
+
 def _show(rows: Sequence[Mapping[str, Any]]) -> None:
     ran = [row for row in rows if row["verdict"] != "not run"]
     flawed = [row for row in ran if row["label"] in _FAILS]
     passing = [row for row in ran if row["label"] in _PASSES]
-    found = [row for row in flawed if row["verdict"] == "fail"]
+    found = [row for row in flawed if _is_find(row)]
     shares = {
+        "failed": wilson(sum(row["verdict"] == "fail" for row in flawed), len(flawed)),
+        "failed of the sound": wilson(sum(row["verdict"] == "fail" for row in passing), len(passing)),
         "found": wilson(len(found), len(flawed)),
         "for the right reason": wilson(sum(row["right_reason"] for row in found), len(flawed)),
-        "false alarms": wilson(sum(row["verdict"] == "fail" for row in passing), len(passing)),
+        "false alarms": wilson(sum(map(_is_find, passing)), len(passing)),
     }
     for name, share in shares.items():
         print(f"{name}: {format_interval({'mean': share.mean, 'low': share.low, 'high': share.high})} of {share.n}")
     for row in rows:
-        wrong = (row in flawed and not (row in found and row["right_reason"])) or (
-            row in passing and row["verdict"] == "fail"
-        )
+        wrong = not row["right_reason"] if row in found else row in flawed or (row in passing and _is_find(row))
         if wrong or row["verdict"] == "not run":
             print(
-                f"{row['name']}@{row['commit']} ({row['label']}: {row['why']}): {row['verdict']}. {'; '.join(row['evidence'])[:160]}"
+                f"{row['name']}@{row['commit']} ({row['label']}: {row['why']}): {row['verdict']} {row.get('shares')}. {'; '.join(row['evidence'])[:160]}"
             )
     print(json.dumps({"name": "graderfix", **{name: asdict(share) for name, share in shares.items()}}))
 

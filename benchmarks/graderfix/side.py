@@ -28,6 +28,7 @@ from gradus.auditing.run import audit_text
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 _TASKS = 48
+SHARE = 0.3  # of gold: an answer without the task, or a wrong one, that earns so much is a find, whatever the verdict
 _HEAVY = ("torch", "transformers", "datasets", "trl", "openai")
 _ABSENT = ("litellm", "absl", "langdetect", "dotenv", "e2b_code_interpreter", "IFEvalG")
 
@@ -37,20 +38,31 @@ def main() -> None:
     warnings.simplefilter("ignore")
     sys.path.insert(0, folder)
     started = time.monotonic()
-    verdict, evidence = _verdict(json.loads(text), int(seed), folder, by)
+    verdict, evidence, shares = _verdict(json.loads(text), int(seed), folder, by)
     seconds = round(time.monotonic() - started, 1)
-    Path(out).write_text(json.dumps({"verdict": verdict, "evidence": evidence, "seconds": seconds}))
+    document = {"verdict": verdict, "evidence": evidence, "shares": shares, "seconds": seconds}
+    Path(out).write_text(json.dumps(document))
 
 
-def _verdict(grader: dict[str, Any], seed: int, folder: str, by: str) -> tuple[str, list[str]]:
+def _verdict(grader: dict[str, Any], seed: int, folder: str, by: str) -> tuple[str, list[str], dict[str, float]]:
+    """The verdict, the evidence of what failed or has a large share, and the shares of the figure."""
     try:
         subject = (_with_rows if "call" in grader else _of_reasoning_gym)(grader, seed, folder)
     except Exception as error:  # an old version may need what is not installed
-        return "not run", [f"{type(error).__name__}: {error}"[:300]]
+        return "not run", [f"{type(error).__name__}: {error}"[:300]], {}
     if by != "gradus":
-        return RIVALS[by](subject, "call" in grader)
+        return *RIVALS[by](subject, "call" in grader), {}
     checks = audit_text(subject, seed=seed)[0]
-    return verdict_of(checks), [f"{check.subject}: {check.evidence}" for check in checks if check.status == "fail"]
+    shares: dict[str, float] = {}
+    for check in checks:
+        for name in ("free", "near") if check.subject == "figure" else ():
+            shares[name] = (check.measured[name] or {"share": 0.0})["share"]
+    shown = [
+        check
+        for check in checks
+        if check.status == "fail" or (check.subject == "figure" and max(shares.values()) >= SHARE)
+    ]
+    return verdict_of(checks), [f"{check.subject}: {check.evidence}" for check in shown], shares
 
 
 def _of_reasoning_gym(grader: dict[str, Any], seed: int, _: str) -> TextSubject:

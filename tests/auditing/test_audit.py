@@ -11,17 +11,16 @@ from garden import HONEST, SPEC, Garden, _grader, random_answer
 from rich.console import Console
 
 from gradus.auditing import AuditSettings, run_audit
-from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
+from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_separation
 from gradus.auditing.plans.hygiene import check_hygiene
 from gradus.auditing.plans.panel import main_tasks, roll_out_panel
 from gradus.auditing.records import PanelEpisodes
 from gradus.auditing.result import screen
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task
-from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 
-SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
+SMALL = {"episodes": 40, "budget": 3000}
 
 
 def _audit(spec, grader=None, **options):
@@ -46,11 +45,9 @@ def test_an_honest_grader_passes_every_check(honest):
     assert {check.subject: check.status for check in honest.checks} == {
         "separation": "pass",
         "exploits": "pass",
-        "free credit": "pass",
         "alignment": "pass",
         "search": "pass",
         "one plan": "pass",
-        "signal": "pass",
         "hygiene": "pass",
     }
     assert honest.verdict == "pass"
@@ -88,8 +85,7 @@ def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
 def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet():
     found = _audit(SPEC, "format")
     failed = {check.subject for check in found.checks if check.status == "fail"}
-    assert {"separation", "free credit", "alignment", "signal"} <= failed
-    assert "100% without variance" in _check(found, "signal").evidence
+    assert {"separation", "alignment"} <= failed
 
 
 @pytest.mark.slow
@@ -131,19 +127,8 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
     assert _check(found, "separation").status == "note"
-    assert _check(found, "free credit").status == "note", "nobody is known to do better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
-
-
-def test_components_that_the_grader_does_not_name_are_not_called_free():
-    """A grader that named no weights failed, as if blind answers earned all that there is."""
-    panel = roll_out_panel(SPEC, HONEST, episodes=8, seed=0)
-    nameless = Grader(name="nameless", compute=HONEST.compute)
-    constants = dict.fromkeys(HONEST.weights, (0.0, "feed"))
-    found = check_free_credit(panel, nameless, constants)
-    assert (found.status, "name them in its weights" in found.evidence) == ("open", True)
-    assert check_free_credit(panel, HONEST, constants).measured["components"].keys() == HONEST.weights.keys()
 
 
 def test_the_same_audit_gives_the_same_bytes(gullible):
@@ -154,23 +139,11 @@ def test_the_same_audit_gives_the_same_bytes(gullible):
 def test_the_document_has_what_machines_read(gullible):
     document = gullible.to_json()
     assert document["verdict"] == "fail"
-    assert [set(check) >= {"name", "status", "evidence", "measured"} for check in document["checks"]] == [True] * 8
+    assert [set(check) >= {"name", "status", "evidence", "measured"} for check in document["checks"]] == [True] * 6
     point = next(point for point in document["points"] if point["policy"] == "sandbagger")
     assert point["role"] == "exploit"
     assert set(point["reward"]) == {"mean", "low", "high", "n"}
     assert document["hack"]["true_reward"]["high"] < 0
-
-
-def test_groups_of_a_policy_of_ones_own_are_forecast():
-    def answer(seen, script):
-        start = script.start
-        return random_answer(start.member + 1000 * seen.data["day"]) if start.task.seed % 2 else "5 feed"
-
-    mine = FunctionPolicy("mine", answer)
-    found = _audit(SPEC, "honest", signal_policy=mine, signal_tasks=8)
-    forecast = _check(found, "signal").measured["forecast"]
-    assert forecast["4"]["zero_variance_groups"] == pytest.approx(0.5)
-    assert "a stand-in" not in _check(found, "signal").evidence
 
 
 def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_else_is_advised():
@@ -196,13 +169,13 @@ def test_two_searches_that_share_a_small_budget_are_said_to_do_so_with_what_both
     with pytest.raises(ConfigError, match=said) as refused:
         _audit(spec, "honest", budget=101, episodes=4)
     needed = int(str(refused.value).split("budget of ")[1].split()[0])
-    assert _check(_audit(spec, "honest", budget=needed, episodes=4, signal_tasks=2), "search").status != "note"
+    assert _check(_audit(spec, "honest", budget=needed, episodes=4), "search").status != "note"
 
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_budget_of_nothing_is_an_audit_without_a_search(declared):
     spec = SPEC if declared else replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
-    found = _audit(spec, "honest", budget=0, episodes=10, signal_tasks=2)
+    found = _audit(spec, "honest", budget=0, episodes=10)
     assert (_check(found, "search").status, found.hack) == ("open", None)
     assert _check(found, "search").evidence == "nothing was searched: the budget is 0"
     assert found.verdict != "pass"
@@ -378,15 +351,6 @@ def test_exploits_hang_on_gain_noise_and_the_true_reward(n, gain, noise, aim, st
     }
     check = check_exploits(_panel(policies, exploits=("trick",)))
     assert check.status == status
-
-
-@pytest.mark.parametrize(("constant", "share"), [(0.2, 0.1), (9.0, 0.5)])
-def test_free_credit_is_weighted_and_of_a_penalty_less_is_more(constant, share):
-    rows = {"random": {"form": 0.0, "waste": 0.5}, "teacher": {"form": 1.0, "waste": 0.0}}
-    panel = _panel({name: [(each, 0.0)] * 40 for name, each in rows.items()})
-    grader = Grader(name="g", compute=lambda episodes: [], weights={"form": 1.0, "waste": -2.0})
-    found = check_free_credit(panel, grader, {"form": (constant, "x"), "waste": (0.5, "x")})
-    assert found.measured["share"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The parts of the search: answers, plans, the distribution it moves, and the forecast of groups."""
+"""The parts of the search: answers, plans, and the distribution it moves."""
 
 from dataclasses import replace
 
@@ -8,7 +8,6 @@ from garden import GULLIBLE, SPEC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.auditing import forecast
 from gradus.auditing.plans.judged import Level, above_curve
 from gradus.auditing.plans.panel import roll_out_panel
 from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, Shape, answer_space
@@ -95,16 +94,6 @@ def test_only_a_bent_reflex_may_keep_words():
     whole, kept = distribution.stretched(incumbent)
     assert whole.ravel().tolist() == [1, 0]
     assert kept.ravel().tolist() == [1, 3]
-
-
-def test_zero_variance_groups_are_counted_exactly():
-    alive, dead = np.arange(16.0), np.zeros(16)
-    half = np.repeat([0.0, 1.0], 8)
-    found = forecast(np.stack([alive, dead, half, half]))
-    # Of 4 members drawn from 8 and 8, all are equal with chance 2 C(8, 4) / C(16, 4) = 140 / 1820.
-    assert found["4"]["zero_variance_groups"] == pytest.approx((0 + 1 + 2 * 140 / 1820) / 4)
-    assert found["16"]["zero_variance_groups"] == pytest.approx(0.25)
-    assert found["16"]["reward_std"] == pytest.approx((np.std(alive) + 0.0 + 0.5 + 0.5) / 4)
 
 
 def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():

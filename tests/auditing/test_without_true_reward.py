@@ -50,25 +50,34 @@ class _Walk:
     def step(self, action):
         before = abs(self.door)
         self.door += {"left": 1, "right": -1, "wait": 0}[action]
-        return f"the door is at {self.door}", self.paid(before), self.door == 0
-
-    def paid(self, before):
-        return 0.3 * max(0, before - abs(self.door))
+        return f"the door is at {self.door}", 0.3 * max(0, before - abs(self.door)), self.door == 0
 
 
-class _Arrival(_Walk):
-    def paid(self, before):
-        return float(self.door == 0) - 0.01
+class _Simon:
+    """Do what is said, five times. Nothing pays but to listen."""
+
+    actions = ("left", "right", "wait", "jump")
+    max_turns = 5
+
+    def reset(self, seed):
+        self.words = Random(seed).choices(self.actions, k=6)
+        return self.words[0]
+
+    def expert(self):
+        return self.words[0]
+
+    def step(self, action):
+        word = self.words.pop(0)
+        return self.words[0], float(action == word), len(self.words) == 1
 
 
-@pytest.mark.parametrize(("kind", "search"), [(_Walk, "open"), (_Arrival, "pass")])
-def test_a_reward_that_is_held_against_itself_is_left_out_and_more_than_the_expert_earns_is_said(kind, search) -> None:
+@pytest.mark.parametrize(("kind", "status"), [(_Walk, "open"), (_Simon, "pass")])
+def test_a_reward_that_is_held_against_itself_is_left_out_and_what_earns_without_looking_is_said(kind, status) -> None:
     """Rank correlation of a thing with itself is 1. A class whose reward is earned by going back and forth stays open."""
     result = run_audit(class_spec(kind), None, AuditSettings(episodes=20, budget=4200))
     checks = {check.subject: check for check in result.checks}
-    assert (checks["alignment"].status, checks["search"].status) == ("note", search)
-    assert result.verdict == "unresolved", "twenty tasks are too few for what constants earn"
-    assert ("more than expert" in checks["search"].evidence) == (search == "open")
+    assert (checks["alignment"].status, checks["one plan"].status) == ("note", status)
+    assert result.verdict == ("unresolved" if status == "open" else "pass")
 
 
 def test_a_class_is_searched_within_the_actions_that_it_declares() -> None:

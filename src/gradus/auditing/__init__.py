@@ -1,6 +1,5 @@
 """Is this grader worth training on? Seven checks, a verdict and its evidence, without a model and without a GPU."""
 
-from gradus.auditing.plans.comparisons import forecast
 from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.plan import NoisyPolicy
 from gradus.auditing.records import AuditCheck
@@ -19,7 +18,6 @@ __all__ = [
     "Judged",
     "NoisyPolicy",
     "audit_any",
-    "forecast",
     "run_audit",
     "run_text_audit",
 ]

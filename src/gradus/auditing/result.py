@@ -29,11 +29,9 @@ from gradus.stats import format_interval
 _REMEDIES = {
     "separation": "Give the skill that is missing a component of its own, or more weight.",
     "exploits": "Look at which component pays the degenerate policy, and pay for what it is meant to measure.",
-    "free credit": "Score against the best constant: 1 - error / error of the constant.",
     "alignment": "Drop what the true reward does not know.",
     "search": "Read the episode, close the hole, and audit again.",
     "one plan": "Declare a teacher that earns more, or pay nothing for what the plan does.",
-    "signal": "Take larger groups, other tasks, or a finer reward.",
     "hygiene": "Fix what the sentence names.",
     "figure": "Pay nothing for the completion that is shown.",
     "grading": "Return the least reward in place of what is raised; `gradus rewards try` scores one answer.",
@@ -95,7 +93,7 @@ class AuditResult:
     @property
     def more_episodes(self) -> int | None:
         """Returns how many episodes to try if what is open is a matter of how many there were; None if it is not."""
-        unsure = [check for check in _counting(self.checks) if check.status == "open"]
+        unsure = [check for check in self.checks if check.status == "open"]
         # Without figures something is to be declared.
         is_counted = bool(unsure) and all(check.subject in _BY_EPISODES and check.measured for check in unsure)
         is_possible = self.most is None or self.episodes < self.most
@@ -126,16 +124,14 @@ class AuditResult:
         noted = ""
         if kinds:
             noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit."
-        if any(check.status == "fail" for check in self.checks):
-            noted += " A run might learn nothing from it: see signal."
         if any(check.subject == "alignment" and check.status == "note" for check in self.checks):
             limit = "This is what can be known without a true reward of its own"
             return f"{self.grader}: nothing was found. {limit}.{noted}"
         return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
 
     def _named(self, status: Status) -> str:
-        """The checks with this status, but for a forecast."""
-        return ", ".join(check.subject for check in _counting(self.checks) if check.status == status)
+        """The checks with this status."""
+        return ", ".join(check.subject for check in self.checks if check.status == status)
 
     @property
     def _way_out(self) -> str:
@@ -176,7 +172,6 @@ _FIELDS = (
 _BY_EPISODES = {
     "separation",
     "exploits",
-    "free credit",
     "alignment",
 }  # more episodes narrow what these look at
 
@@ -195,17 +190,12 @@ def _document(check: AuditCheck) -> dict[str, Any]:
     return document
 
 
-def _counting(checks: Sequence[AuditCheck]) -> list[AuditCheck]:
-    """The checks without the forecast of a run, which says nothing against the grader."""
-    return [check for check in checks if check.subject != "signal"]
-
-
 _VERDICTS: Mapping[Status, str] = {**STATUS_WORDS, "note": "pass"}
 
 
 def verdict_of(checks: Sequence[AuditCheck]) -> str:
-    """fail if any check fails; unresolved if one is open; else pass. A forecast of a run does not count."""
-    return _VERDICTS[worst(_counting(checks))]
+    """fail if any check fails; unresolved if one is open; else pass."""
+    return _VERDICTS[worst(checks)]
 
 
 def plain(value: Any) -> Any:

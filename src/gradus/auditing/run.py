@@ -13,15 +13,12 @@ from pathlib import Path
 from gradus.auditing.plans.comparisons import (
     check_alignment,
     check_exploits,
-    check_free_credit,
     check_separation,
-    check_signal,
 )
 from gradus.auditing.plans.exploit import (
     PlanSearch,
     check_one_plan,
     check_search,
-    constant_credit,
     search_plans,
 )
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks, not_graded
@@ -68,7 +65,7 @@ from gradus.auditing.text.tasks import (
     TextSubject,
     subject_of,
 )
-from gradus.core import EnvironmentSpec, Episode, Grader, Policy
+from gradus.core import EnvironmentSpec, Episode, Grader
 from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
 
@@ -77,11 +74,9 @@ _AGENT_EPISODES, _AGENT_SECONDS = 12, 30.0  # the same for a foreign agent, whos
 _NEED_REWARDS = (
     "separation",
     "exploits",
-    "free credit",
     "alignment",
     "search",
     "one plan",
-    "signal",
 )
 
 
@@ -95,8 +90,6 @@ class AuditSettings:
     episodes: int | None = None  # tasks that are probed (48 if None), or that every policy is rolled out on (60)
     budget: int | None = None  # episodes that the search may roll out (8,000), of which tasks of one turn need none
     seed: int = 0
-    signal_policy: Policy | None = None  # whose groups are forecast; without it a stand-in
-    signal_tasks: int = 24
     limit: float | None = None  # seconds of all calls of a grader of one-turn tasks together
     unsafe: bool = False  # try hostile answers without a sandbox too
     found: Found | None = None  # is given each exploit when it is found
@@ -224,18 +217,9 @@ def _checked(
     checks = [
         check_separation(panel),
         check_exploits(panel),
-        check_free_credit(panel, grader, constant_credit(search, panel, tasks, seed=seed)),
         check_alignment(panel, spec.true_reward_name),
         searched,
         check_one_plan(search, panel),
-        check_signal(
-            spec,
-            grader,
-            settings.signal_policy,
-            draw,
-            tasks=settings.signal_tasks,
-            seed=seed,
-        ),
     ]
     return checks, hack, search
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gradus.rewards import RewardFunction
 
 # What makes an audit the one that it is.
-_SAME = ("grader", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds", "fast", "fail_on")
+_SAME = ("grader", "recipe", "episodes", "budget", "seed", "unsafe", "seconds", "fast", "fail_on")
 _FAST_TASKS, _FAST_SECONDS = 12, 3.0
 _CODES = {"pass": EXIT_CODES["pass"], "fail": EXIT_CODES["fail"], "unresolved": EXIT_CODES["open"]}
 
@@ -134,7 +134,6 @@ def audit(
     *,
     episodes: int | None = None,
     budget: int | None = None,
-    policy: str | None = None,
     seed: int = 0,
     unsafe: bool = False,
     seconds: float | None = None,
@@ -151,7 +150,6 @@ def audit(
     recipe: Recipe = None,
     episodes: int | None = None,
     budget: int | None = None,
-    policy: str | None = None,
     seed: int = 0,
     unsafe: bool = False,
     seconds: float | None = None,
@@ -180,7 +178,6 @@ def audit(
     recipe: Recipe = None,
     episodes: Annotated[int | None, _EPISODES] = None,
     budget: Annotated[int | None, _BUDGET] = None,
-    policy: Annotated[str | None, Parameter(alias="-p", help="Also forecast the signal of this policy.")] = None,
     seed: Seed = 0,
     unsafe: Annotated[bool, Parameter(help="Try answers that may be executed even if no sandbox can be made.")] = False,
     seconds: Annotated[float | None, _SECONDS] = None,
@@ -200,7 +197,6 @@ def audit(
     """
     from gradus.auditing.accepted import limits_in, read_accepted, with_accepted, with_limits
     from gradus.auditing.exports import workflow_lines
-    from gradus.runs.policies import make_policy
     from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
 
     limits: Mapping[str, float] = limits_in(fail_on) if fail_on else {}
@@ -223,7 +219,6 @@ def audit(
         episodes=episodes,
         budget=budget,
         seed=seed,
-        signal_policy=make_policy(spec, policy) if policy else None,
         elsewhere=partial(replay_elsewhere, file_name(str(environment))) if is_name else None,
         unsafe=unsafe,
         limit=seconds,

@@ -23,7 +23,7 @@ from gradus.auditing.plans.plan import (
     Shape,
     Table,
 )
-from gradus.auditing.records import components_of, rewards_of, true_rewards_of
+from gradus.auditing.records import rewards_of, true_rewards_of
 from gradus.core import (
     EnvironmentSpec,
     Episode,
@@ -99,7 +99,6 @@ class Candidate:
     reward: float
     true_reward: float
     objective: float
-    components: dict[str, float]
 
 
 @dataclass(kw_only=True)
@@ -115,11 +114,6 @@ class Search:
     trials: list[Candidate] = dataclasses.field(default_factory=list[Candidate])  # all that was tried
     episodes: int = 0  # that were rolled out for it
     _tasks: int = 0
-
-    @property
-    def constants(self) -> list[Candidate]:
-        """The trials that always give the same answer."""
-        return [trial for trial in self.trials if trial.plan.shape.steps == 1 and not trial.plan.shape.bends]
 
     def judge(self, plans: Sequence[Plan], tasks: int) -> list[Candidate]:
         """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
@@ -138,7 +132,6 @@ class Search:
             reward=_mean(rewards_of(episodes)),
             true_reward=_mean(true_rewards_of(episodes)),
             objective=_mean(self.objective(episodes)),
-            components={name: _mean(components_of(episodes, name)) for name in self.field.grader.weights},
         )
 
 
