@@ -11,9 +11,7 @@ from gradus.core import ConfigError
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.policies.tinker.service import TinkerService, server_of
 from gradus.runs.recipe.record import Recipe
-from gradus.training.config import GrpoConfig
 from gradus.training.tinker.reduction import DIVISORS
-from gradus.training.tinker.update import named_loss
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -53,15 +51,6 @@ def test_a_key_is_asked_for_beyond_this_machine(monkeypatch: pytest.MonkeyPatch)
 def test_addresses():
     assert server_of("local") is None
     assert server_of("tinker:https://host/") == "https://host"
-
-
-def test_a_loss_is_named_only_if_nothing_else_is_in_the_objective():
-    assert named_loss(GrpoConfig(algorithm="dapo")) is not None
-    assert named_loss(GrpoConfig(algorithm="gspo")) is None
-    assert named_loss(GrpoConfig(algorithm="dapo", kl_coef=0.1)) is None
-    loss = named_loss(GrpoConfig(algorithm="dapo"))
-    assert loss is not None
-    assert loss.settings == pytest.approx({"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
 
 
 def test_each_divisor_is_told_from_the_others_by_a_factor_of_two():

@@ -231,6 +231,7 @@ class GrpoConfig(TrainerConfig):
             (reshaped, "it trains the distribution at temperature 1", "set grpo.sampling.temperature = 1, without top_k and top_p"),
             (sampling.grammar, "it enforces no grammar", "set grpo.sampling.grammar = false"),
             (self.entropy_coef, "it gives no entropies", "set grpo.entropy_coef = 0"),
+            (self.observations, "it trains what was answered", "leave out grpo.observations"),
             (self.optimizer != "adamw", "it has Adam alone", "set grpo.optimizer = 'adamw'"),
             (self.sampler != "local", "it samples what it trains", "leave out grpo.sampler"),
         ]  # fmt: skip

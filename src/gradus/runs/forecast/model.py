@@ -121,7 +121,7 @@ def server(subject: Subject) -> list[Finding]:
     if subject.recipe.grpo.kl_coef:
         require_prompt_logprobs(source)
     reduction = weights.remote.reduction
-    findings = [passed(f"{name} on {address.url}: {reduction.sentence}")]
+    findings = [passed(f"{name} on {address.url}: losses are a {reduction.name}")]
     if subject.recipe.grpo.grad_clip and not reduction.clips:
         findings.append(warned("the server does not clip the gradient", "set grpo.grad_clip = 0, or lower grpo.lr"))
     return findings

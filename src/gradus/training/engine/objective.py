@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.algorithms import CORRECTIONS, LOSSES, LossResult
+from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, average, kl_terms
 from gradus.core import ConfigError, child_seed
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample
@@ -145,6 +145,13 @@ def policy_loss(config: GrpoConfig, plan: UpdatePlan, tokens: BatchTokens) -> tu
     check_loss(result)
     metrics = {name: torch.as_tensor(value).detach() for name, value in result.metrics.items()}
     return result.loss, {**metrics, **mismatch}
+
+
+def kl_loss(config: GrpoConfig, plan: UpdatePlan, tokens: BatchTokens, reference: Tensor) -> tuple[Tensor, float]:
+    """The term of the loss for the divergence from a reference, (1, A) log-probs, and the divergence itself, nats a token."""
+    terms = kl_terms(tokens.logprobs, reference, kind="k3", sampler_logprobs=tokens.old)
+    mean = average(terms, config.named.average, weights=tokens.shares, **tokens.sizes)
+    return config.kl_coef * mean, float(terms.detach().sum()) / plan.n_tokens
 
 
 def check_loss(result: object) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gradus.algorithms import average, kl_terms
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
@@ -22,7 +21,15 @@ from gradus.training.distributed.processes import gather
 from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.loss_step import PassBudget, StepTaken, TrainingError, apply_gradients, backward_passes
-from gradus.training.engine.objective import BatchTokens, UpdatePlan, batch_tokens, flat_row, plan_epoch, policy_loss
+from gradus.training.engine.objective import (
+    BatchTokens,
+    UpdatePlan,
+    batch_tokens,
+    flat_row,
+    kl_loss,
+    plan_epoch,
+    policy_loss,
+)
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.tree_support import supports_tree, tree_attention
@@ -368,9 +375,8 @@ def microbatch_loss(
         loss = loss - config.observations * scores.read.sum() / plan.n_tokens
     kl = None
     if trainer.reference is not None:
-        terms = kl_terms(tokens.logprobs, _reference_logprobs(trainer, batch), kind="k3", sampler_logprobs=tokens.old)
-        kl = float(terms.detach().sum()) / plan.n_tokens
-        loss = loss + config.kl_coef * average(terms, config.named.average, weights=tokens.shares, **tokens.sizes)
+        term, kl = kl_loss(config, plan, tokens, _reference_logprobs(trainer, batch))
+        loss = loss + term
     figures = BatchFigures(
         loss=float(loss.detach()),
         kl=kl,

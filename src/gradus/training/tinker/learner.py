@@ -114,5 +114,5 @@ class TinkerLearner:
         return folder
 
     def _sampler(self, sampling: SamplingConfig, name: str) -> TinkerPolicy:
-        remote = self.weights.remote
-        return TinkerPolicy(remote.service, None, self.words, sampling, name=name, counts=remote.counts)
+        service = self.weights.requests.service
+        return TinkerPolicy(service, None, self.words, sampling, name=name, counts=self.weights.source.counts)

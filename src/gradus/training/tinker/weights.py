@@ -14,8 +14,9 @@ from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
 from gradus.policies.tinker.served import WeightsAddress, served_policy
-from gradus.training.tinker.reduction import Reduction, measure_reduction
+from gradus.training.tinker.reduction import measure_reduction
 from gradus.training.tinker.remote import RemoteModel
+from gradus.training.tinker.requests import TrainingRequests
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
 _FILE = "server.json"  # of a checkpoint: where its weights and its optimizer are
@@ -48,34 +49,32 @@ class ServedWeights:
         service, base = model.service(), model.base()
         with service.explained(f"train the model {base} with adapters of rank {lora.rank}"):
             client = service.client.create_lora_training_client(base_model=base, rank=lora.rank, seed=self._config.seed)
-        reductions: dict[Any, Reduction] = service.measured
-        self.remote = RemoteModel(service, client, reductions.get(base), self.source.counts)
+        self.requests = TrainingRequests(service=service, client=client)
         if model.state is not None:
             self.load(model.state, optimizer=False)
-        if base not in reductions:
+        if base not in service.measured:
             start = self.save("start", seconds=_KEPT)
-            sampler = TinkerPolicy(service, self.sampling_client(), self.source.words, SamplingConfig())
-            reductions[base] = measure_reduction(service, client, sampler, len(self.source.words.tokenizer))
+            service.measured[base] = measure_reduction(self.requests, len(self.source.words.tokenizer))
             self.load(start, optimizer=False)  # its moments were 0
-            self.remote = RemoteModel(service, client, reductions[base], self.source.counts)
+        self.remote = RemoteModel(requests=self.requests, reduction=service.measured[base], counts=self.source.counts)
 
     def reopen(self) -> None:
         """Begins anew in a new session, after the server has lost this one."""
-        self.remote.service.forget_session()
+        self.requests.service.forget_session()
         self.open()
 
     def sampling_client(self) -> Any:
         """A client that samples from the weights as they are."""
-        with self.remote.service.explained("sample from the trained weights"):
-            return self.remote.client.save_weights_and_get_sampling_client()
+        with self.requests.service.explained("sample from the trained weights"):
+            return self.requests.client.save_weights_and_get_sampling_client()
 
     def save(self, name: str, *, seconds: int | None = None) -> str:
         """Saves weights and optimizer on the server; returns the path there. ``seconds``: how long they are kept; for good by default."""
         name = self._name(name)
         request = f"save the state {name}"
-        with self.remote.service.explained(request):
-            future = self.remote.client.save_state(name, ttl_seconds=seconds)
-        return str(self.remote.service.result(future, request).path)
+        with self.requests.service.explained(request):
+            future = self.requests.client.save_state(name, ttl_seconds=seconds)
+        return str(self.requests.service.result(future, request).path)
 
     def _name(self, what: str) -> str:
         """A name that the server has not had from this adapter."""
@@ -84,18 +83,18 @@ class ServedWeights:
 
     def load(self, path: str, *, optimizer: bool = True) -> None:
         """Puts weights (and ``optimizer``) back as they were saved."""
-        client, request = self.remote.client, f"load the state {path}"
-        with self.remote.service.explained(request):
+        client, request = self.requests.client, f"load the state {path}"
+        with self.requests.service.explained(request):
             future = client.load_state_with_optimizer(path) if optimizer else client.load_state(path)
-        self.remote.service.result(future, request)
+        self.requests.service.result(future, request)
 
     def export(self, folder: Path, words: LoadedTokenizer) -> None:
         """Saves the weights on the server, to sample from and to train on, and writes a model folder that names them."""
         name = self._name(folder.name)
         request = f"save the weights {name}"
-        with self.remote.service.explained(request):
-            future = self.remote.client.save_weights_for_sampler(name)
-        sampler = str(self.remote.service.result(future, request).path)
+        with self.requests.service.explained(request):
+            future = self.requests.client.save_weights_for_sampler(name)
+        sampler = str(self.requests.service.result(future, request).path)
         saved = self.source.model.model_copy(update={"sampler": sampler, "state": self.save(folder.name)})
         write_folder(folder, lambda aside: saved.write(aside, words))
 
