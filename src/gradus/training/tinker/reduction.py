@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from gradus.core import ConfigError
 from gradus.training.tinker.requests import TrainingRequests
@@ -29,9 +30,13 @@ _SHORT, _LONG, _LONGEST = 8, 32, 96  # tokens: with these each row of the table 
 _PLACE = 3  # of the token that is trained
 _TOLERANCE = 1.3  # factor by which a measured divisor may be off
 _EPSILON = 1e6
-_SHIFT = 0.25  # nats that a step moves the token: far above rounding in 16 bits
-_NEAR, _FURTHEST = 1.25, 30.0  # factors: how near a step comes to that, and by which a rate changes at once
-_FIRST_RATE, _TRIES = 0.01, 10
+_SHIFT = 0.05  # nats that a step moves the token
+_ABOVE_NOISE = 30.0  # or so many times what one prefix differs by between two sequences
+_NEAR, _FURTHEST = (
+    1.25,
+    10.0,
+)  # factors: how near a step comes to that, and by which a rate changes at once: too far is no way back
+_FIRST_RATE, _TRIES = 1e-5, 12
 _CLIP, _CLIPPED = 1e-6, 0.1  # a bound that stops any gradient, and the share of the response that is then left at most
 _WORDS = 64  # random ids that sequences are made of
 
@@ -75,15 +80,22 @@ class _Probe:
             "this server's optimizer does not follow Adam's settings, so nothing can be trained there"
         )
 
+    def noise(self) -> float:
+        """The largest difference between log-probs of a prefix, alone and in a longer sequence, nats: what rounding does."""
+        alone, longer = self._logprobs(_SHORT), self._logprobs(_LONGEST)
+        return float((alone - longer[:_SHORT]).abs().max())
+
     def _ids(self, length: int) -> list[int]:
         """Ids of a sequence with ``length`` targets; longer ones go on where shorter ones end."""
         return [self.words[place % len(self.words)] for place in range(length + 1)]
 
+    def _logprobs(self, length: int) -> Tensor:
+        ids = self._ids(length)
+        return self.requests.forward([self.requests.datum(ids, np.array(ids[1:]))])[0]
+
     def _logprob(self) -> float:
         """The log-prob of the token that is trained."""
-        ids = self._ids(_SHORT)
-        (logprobs,) = self.requests.forward([self.requests.datum(ids, np.array(ids[1:]))])
-        return float(logprobs[_PLACE])
+        return float(self._logprobs(_SHORT)[_PLACE])
 
     def _step(self, lengths: Sequence[int], rate: float, sign: float, before: float, clip: float) -> float:
         """Takes a step with one advantage of ``sign``; returns the log-prob of its token behind it."""
@@ -105,7 +117,7 @@ def measure_reduction(requests: TrainingRequests, vocabulary: int) -> Reduction:
     """
     words: list[int] = np.random.default_rng(0).integers(0, vocabulary, _WORDS).tolist()
     probe = _Probe(requests=requests, words=words)
-    rate, response = probe.fit([_SHORT], _FIRST_RATE, _SHIFT)
+    rate, response = probe.fit([_SHORT], _FIRST_RATE, max(_SHIFT, _ABOVE_NOISE * probe.noise()))
     # Both steps are equally far, so that the curvature of the log-prob cancels.
     faster, long_response = probe.fit([_LONG, _LONGEST], rate, response)
     ratio = (response / rate) / (long_response / faster)
