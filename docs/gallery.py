@@ -1,7 +1,7 @@
-"""Make the gallery of the site: reports and audits of five runs, and the page on which a visitor tries to cheat a reward.
+"""Make the gallery of the site: reports and audits of three runs, and the page on which a visitor tries to exploit graders.
 
 `python docs/gallery.py` takes the runs that are in runs/, makes the missing ones by the commands below (some minutes), and writes their
-pages into docs/gallery/. `--play` writes docs/play.html alone. Nothing that these pages show is loaded from elsewhere.
+pages into docs/gallery/. `--play` writes docs/play.html alone. `--picture` draws docs/figures/report.png from the first report with Chromium. Nothing that these pages show is loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ TABLE = re.compile(r"^const table = .*;$", re.MULTILINE)
 GRADUS = (sys.executable, "-m", "gradus")
 LETTERS = 12
 RUNS = {  # name on the site -> (folder of the whole run, the command that makes it or its -quick one)
-    "rhythm": ("runs/rhythm", (*GRADUS, "run", "rhythm", "--quick")),
     "published": ("runs/sums", (*GRADUS, "run", "examples/published/sums.toml", "--model", "SMOLLM2")),
     "shop": ("runs/shop", (*GRADUS, "run", "shop", "--quick", "--set", "audit.enabled=true")),
-    "memory": ("runs/memory", (*GRADUS, "run", "memory", "--quick")),
     "hack": ("runs/hack/loose", (sys.executable, "examples/reward_hack.py")),
 }
 
 
 def main() -> None:
     """Write the pages; a run that is missing is made first."""
+    if "--picture" in sys.argv:
+        picture()
+        return
     play()
     if "--play" in sys.argv:
         return
@@ -46,6 +47,20 @@ def main() -> None:
         for page in ("report", "audit"):
             shutil.copyfile(run / f"{page}.html", DOCS / "gallery" / f"{name}-{page}.html")
             print(f"docs/gallery/{name}-{page}.html, of {run.relative_to(ROOT)}", flush=True)
+
+
+def picture() -> None:
+    """Draws the first screen of the report of the published model."""
+    browser = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+    if browser is None:
+        raise SystemExit("a picture needs Chromium in PATH, as in apt install chromium")
+    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.5")
+    size = ("--window-size=1000,560", "--virtual-time-budget=4000")
+    page = (DOCS / "gallery/published-report.html").as_uri()
+    screenshot = f"--screenshot={DOCS / 'figures/report.png'}"
+    subprocess.run([browser, *flags, *size, screenshot, page], check=True, capture_output=True)
 
 
 def _finished(folder: str) -> Path | None:

@@ -39,12 +39,12 @@ def document(
     ("reward", "true", "words"),
     [
         ((0.1, 0.05, 0.15), (1.0, 0.5, 1.5), "GRPO made the student better"),
-        ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "raised episode reward, and is not proven to have changed the reward"),
-        ((0.1, -0.05, 0.25), (1.0, -0.5, 1.5), "is not proven to have changed the student"),
-        ((0.1, 0.05, 0.15), (1.0, -0.5, 1.5), "raised the reward, and is not proven to have changed episode reward"),
+        ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "raised episode reward; the change of the reward is not significant"),
+        ((0.1, -0.05, 0.25), (1.0, -0.5, 1.5), "changed nothing significantly"),
+        ((0.1, 0.05, 0.15), (1.0, -0.5, 1.5), "raised the reward; the change of episode reward is not significant"),
         ((-0.1, -0.2, -0.05), (1.0, -0.5, 1.5), "GRPO made the student worse"),
         ((-0.1, -0.2, -0.05), (1.0, 0.5, 1.5), "lowered the reward and raised episode reward"),
-        ((0.1, 0.05, 0.15), (-1.0, -1.5, -0.5), "which looks like a hack"),
+        ((0.1, 0.05, 0.15), (-1.0, -1.5, -0.5), "which looks like reward hacking"),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
@@ -135,7 +135,7 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     results["conditions"] = {"home": home, "held-out": held}
     headline = verdict_on(results).headline
     assert headline.startswith(
-        "GRPO made the student better on tasks that it never saw: reward 0.73 to 0.78, +0.10 (95 % CI +0.05 to +0.15); "
+        "GRPO made the student better on held-out tasks: reward 0.73 to 0.78, +0.10 (95 % CI +0.05 to +0.15); "
     )
     assert "episode reward 9.10 to 9.90" in headline
 
@@ -143,9 +143,9 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
 @pytest.mark.parametrize(
     ("greedy", "said"),
     [
-        ((0.017, -0.005, 0.040), "(greedy): not significant: +0.017 (95 % CI -0.005 to +0.04)."),
-        ((0.12, 0.02, 0.22), "(greedy): +0.12 (95 % CI +0.02 to +0.22)."),
-        ((-0.12, -0.21, -0.03), "(greedy): -0.12 (95 % CI -0.21 to -0.03)."),
+        ((0.017, -0.005, 0.040), "Greedy: not significant: +0.017 (95 % CI -0.005 to +0.04)."),
+        ((0.12, 0.02, 0.22), "Greedy: +0.12 (95 % CI +0.02 to +0.22)."),
+        ((-0.12, -0.21, -0.03), "Greedy: -0.12 (95 % CI -0.21 to -0.03)."),
     ],
 )
 def test_the_headline_says_if_likeliest_answers_gained_too(greedy: Any, said: str) -> None:
@@ -166,7 +166,7 @@ def test_a_model_that_is_held_against_its_best_prompt_alone_has_a_headline() -> 
     home["pairs"] = {"grpo - prompted": home["pairs"].pop("grpo - sft")}
     home["policies"]["prompted"] = home["policies"].pop("sft")
     assert verdict_on(results).headline.startswith(
-        "grpo is above prompted on home: reward 0.50 to 0.50, +0.40 (95 % CI +0.30 to +0.50)"
+        "grpo is significantly above prompted on home: reward 0.50 to 0.50, +0.40 (95 % CI +0.30 to +0.50)"
     )
 
 

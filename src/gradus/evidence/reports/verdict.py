@@ -26,19 +26,20 @@ STUDENTS = ("grpo", "distill", "sft")  # a run's own checkpoints, the one to be 
 HEADLINES = {  # by what is shown of the reward and of the true reward
     ("shown", "shown"): "GRPO made the student better",
     ("shown", "none"): "GRPO raised the reward; no true reward was measured",
-    ("shown", "open"): "GRPO raised the reward, and is not proven to have changed {aim}",
-    ("shown", "refuted"): "GRPO raised the reward and lowered {aim}, which looks like a hack of the grader",
-    ("open", "shown"): "GRPO raised {aim}, and is not proven to have changed the reward",
+    ("shown", "open"): "GRPO raised the reward; the change of {aim} is not significant",
+    ("shown", "refuted"): "GRPO raised the reward and lowered {aim}, which looks like reward hacking",
+    ("open", "shown"): "GRPO raised {aim}; the change of the reward is not significant",
     ("open", "refuted"): "GRPO made the student worse in {aim}",
     ("refuted", "shown"): "GRPO lowered the reward and raised {aim}",
     ("refuted", "open"): "GRPO made the student worse",
     ("refuted", "refuted"): "GRPO made the student worse",
     ("refuted", "none"): "GRPO made the student worse",
 }
-OPEN = "GRPO is not proven to have changed the student"
+OPEN = "GRPO changed nothing significantly"
 _MOST_NAMES = 6
 _GREEDY = "-greedy"  # ends the name of a checkpoint that takes its likeliest tokens
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not significantly different from"}
+_SIGNIFICANT = {"shown": "is significantly above", "refuted": "is significantly below", "open": VERBS["open"]}
 _STATES: Mapping[str, State] = {"better": "shown", "worse": "refuted"}
 
 
@@ -66,7 +67,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
         cautions.append("A quick run: every stage at toy size. Its figures say nothing of the whole recipe.")
     condition = main_condition(results) if results else None
     if results is None or condition is None:
-        return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
+        return Verdict(headline="Nothing was evaluated yet.", claims={}, cautions=cautions)
     conditions = scores_of(results)[results["grader"]]
     # A student is judged on tasks that it never saw; policies that did not learn, on the first condition.
     has_student = any(name in conditions[condition].policies for name in STUDENTS)
@@ -89,7 +90,7 @@ def _cautions(results: Results, scores: ConditionScores) -> list[str]:
     cautions: list[str] = []
     few = [pair.figures["reward"] for pair in scores.pairs if "reward" in pair.figures]
     if few and all(change.decision == "too few" for change in few):
-        cautions.append(f"No difference can be proven: {too_few(few[-1])}.")
+        cautions.append(f"No difference can be significant: {too_few(few[-1])}.")
     starts = results.get("best_is_the_start")
     if starts:
         where = ""
@@ -121,7 +122,7 @@ def _reach(results: Results) -> str:
     """What the intervals are over: one checkpoint, or so many training seeds."""
     seeds = results.get("fewest_seeds", len(results["seeds"]))
     if seeds < 2:
-        return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
+        return "This holds for this checkpoint. A claim about the method needs at least five training seeds."
     of_each = " of each run, or more," if "fewest_seeds" in results else ""
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
     return f"Intervals are over {seeds} training seeds{of_each} and the tasks, both taken as drawn.{wide}"
@@ -157,7 +158,7 @@ def too_few(difference: Figure) -> str:
 
 
 def _student_headline(results: Results, scores: ConditionScores) -> str | None:
-    """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt.
+    """GRPO against the student before it. It says "better" only if reward and true reward rose significantly.
 
     If the recipe compares it with no such student: against the first policy that it names.
     """
@@ -175,17 +176,17 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     states = (state_of(reward), state_of(true_reward) if true_reward else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
     if before not in BEFORE:
-        headline = f"grpo {VERBS[state_of(reward)]} {before}"
+        headline = f"grpo {_SIGNIFICANT[state_of(reward)]} {before}"
     if reward.decision == "too few":
         headline += f" ({too_few(reward)})"
     where = scores.condition
     if is_held_out(scores.condition):
-        where = "tasks that it never saw"
+        where = "held-out tasks"
     # People use the likeliest answers: a sampled gain may only sharpen what greedy answers had before.
     greedy = scores.against(f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
     likeliest = ""
     if greedy is not None and "reward" in greedy.figures:
-        likeliest = f" Likeliest answers (greedy): {_change(scores, greedy, 'reward')}."
+        likeliest = f" Greedy: {_change(scores, greedy, 'reward')}."
     return f"{headline} on {where}: {amount}.{likeliest}{_over_base(scores, before)}"
 
 
@@ -227,14 +228,16 @@ def _ranking_headline(results: Results, scores: ConditionScores) -> str:
     amount = f"{format_interval(rewards[best])} in {scores.grader}"
     if len(rewards) == 1:
         return f"{best} on {scores.condition}: {amount}."
-    text = f"{best} is graded highest on {scores.condition}: {amount}"
+    text = f"{best} has the highest reward on {scores.condition}: {amount}"
     if not lower:
         return f"{text}."
     pair = scores.against(best).get(lower[0])
     lead = pair and pair.figures.get("reward")
     if lead is None:
         return f"{text}; {lower[0]} follows."
-    proof = {"better": "is proven", "too few": f"is not proven: {too_few(lead)}"}.get(lead.decision, "is not proven")
+    proof = {"better": "is significant", "too few": f"is open: {too_few(lead)}"}.get(
+        lead.decision, "is not significant"
+    )
     return f"{text}. Its lead over {lower[0]}, {format_interval(lead, signed=True)}, {proof}."
 
 
