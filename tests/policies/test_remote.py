@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from gradus import environments
 from gradus.core import Action, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
-from gradus.policies.remote.client import Price
+from gradus.core.money import Price
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import roll_out
 

@@ -28,7 +28,7 @@ def recipe(**changes: Any) -> Recipe:
         ({"grpo": {"optimizer": "muon"}}, "adamw"),
         ({"distill": {}}, "distill_coef"),
         ({"model": {}}, "model.path"),
-        ({"max_cost": 5.0}, "price"),
+        ({"prices": {"max_cost": 5.0}}, "needs a price"),
         ({"trainer": "tinker:localhost"}, "tinker:http://"),
     ],
 )

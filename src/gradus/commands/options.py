@@ -173,6 +173,10 @@ class StageOptions(TypedDict, total=False):
     ]
     quick: Annotated[bool, Parameter(help="Every stage at toy size, for a first look.")]
     seed: Annotated[int | None, Parameter(help="Seed of the whole run; the recipe's otherwise.")]
+    max_cost: Annotated[
+        str | None,
+        Parameter(metavar="DOLLARS", help="Stop before this is spent, as in 5usd, by the recipe's [prices]."),
+    ]
 
 
 class RecipeOptions(StageOptions, total=False):

@@ -136,6 +136,11 @@ def sft(
         Parameter(alias="-t", metavar="POLICY", help="Whose episodes are learned; the environment's own by default."),
     ] = None,
     episodes: Annotated[int | None, Parameter(alias="-n", help="How many tasks the teacher answers.")] = None,
+    price: Annotated[
+        str | None,
+        Parameter(metavar="P,C", help="Dollars per million prompt and completion tokens of a teacher behind an API."),
+    ] = None,
+    concurrency: Annotated[int | None, Parameter(help="Calls of a teacher behind an API at once.")] = None,
     out: Annotated[str | Path, writes("Folder for episodes, model and metrics.")] = Path("runs/sft"),
     **options: Unpack[RecipeOptions],
 ) -> Path:
@@ -153,6 +158,10 @@ def sft(
         settings["teach.policy"] = teacher
     if episodes is not None:
         settings["teach.episodes"] = episodes
+    if price is not None:
+        settings["prices.teacher"] = price.split(",")
+    if concurrency is not None:
+        settings["teach.remote.concurrency"] = concurrency
     options["settings"] = settings
     stages = ("sft",) if files else ("teach", "sft")
     return _trained(stages, make_job(data, **options), Path(out), lessons=files)

@@ -108,6 +108,7 @@ def train(
     recipe: str | Path | None = None,
     memory: str | None = None,
     trainer: str | None = None,
+    max_cost: str | None = None,
     trackers: Sequence[str] = (),
     lora: int | bool | None = None,
     quick: bool = False,
@@ -134,6 +135,7 @@ def train(
         memory: fit the settings to a card of this size, as in ``"24GB"``.
         trainer: ``tinker:URL`` trains and samples on a server of the Tinker API, which has the model.
         lora: train adapters (LoRA), ``True`` or their rank, at their own rates.
+        max_cost: stop before this is spent, as in ``"5usd"``, by the recipe's ``[prices]``.
         trackers: where metrics go besides metrics.jsonl, as in ``["wandb"]``.
         quick: every stage at toy size.
         redo: do stages again whose settings, data or code have changed.
@@ -161,6 +163,7 @@ def train(
         recipe=recipe,
         memory=memory,
         trainer=trainer,
+        max_cost=max_cost,
         trackers=trackers,
         lora=lora,
         quick=quick,
@@ -244,6 +247,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     require_training()
     from gradus.rewards import choose_rewards
     from gradus.runs.job import resolve
+    from gradus.runs.money import read_dollars
     from gradus.runs.recipe.load import load_recipe
     from gradus.runs.recipe.starter import adapters_of
     from gradus.runs.recipe.tables import parse_changes
@@ -275,6 +279,9 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
         return resolve(recipe, environment=source if isinstance(source, EnvironmentSpec) else None, rewards=rewards)
 
     settings = {**adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
+    max_cost = options.get("max_cost")
+    if max_cost is not None:
+        settings["prices.max_cost"] = read_dollars(max_cost)
     job = job_with(settings)
     if job.recipe.chosen and not quiet():
         print(job.recipe.chosen, file=sys.stderr)

@@ -268,11 +268,22 @@ class StageCost(TypedDict, extra_items=Any):
     cost: NotRequired[float | None]
 
 
+class Gain(TypedDict):
+    """The difference of a pair in reward, divided by the US dollars of the run."""
+
+    pair: str
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
 class Costs(TypedDict):
-    """``costs.json``."""
+    """``costs.json``. ``total``: US dollars of all stages, None without prices."""
 
     schema: int
     stages: list[StageCost]
+    total: NotRequired[float | None]
+    gain_per_dollar: NotRequired[Gain | None]
 
 
 class GraderDescription(TypedDict):

@@ -141,10 +141,11 @@ class Manifest:
 
     @contextmanager
     def doing(self, stage: str, inputs: StageInputs) -> Generator[dict[str, Any]]:
-        """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
+        """Do a stage: the cost that is filled in here is stored; seconds and ``paid`` add up over resumed tries."""
         record = self._stages.get(stage)
         before = record["seconds"] if record else 0.0
-        self._stages[stage] = {**asdict(inputs), "outputs": {}, "done": False, "seconds": before, "cost": {}}  # pyright: ignore[reportArgumentType]
+        paid = {key: cost for key, cost in (record["cost"] if record else {}).items() if key == "paid"}
+        self._stages[stage] = {**asdict(inputs), "outputs": {}, "done": False, "seconds": before, "cost": paid}  # pyright: ignore[reportArgumentType]
         record = self._stages[stage]
         self._write()
         started = time.perf_counter()
@@ -153,7 +154,7 @@ class Manifest:
             record["done"], record["outputs"] = True, stage_files(self.folder, stage)
         finally:
             record["seconds"] = round(before + time.perf_counter() - started, 2)
-            if record["done"] or any(self.folder.glob(f"{stage}/*")):
+            if record["done"] or record["cost"].get("paid") or any(self.folder.glob(f"{stage}/*")):
                 self._write()
             else:
                 self._forget_failed(stage)

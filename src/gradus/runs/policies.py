@@ -100,7 +100,7 @@ def make_policy(
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
 
     A model answers as it was trained (sampling, template, history; in its run's folder also the dtype); ``temperature`` (0 is greedy)
-    and ``max_new_tokens`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``price``),
+    and ``max_new_tokens`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``),
     refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
     ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """
@@ -153,17 +153,13 @@ def make_policy(
 
 
 def _remote(model: str, settings: Mapping[str, Any]) -> Policy:
-    from gradus.policies.remote.client import Price
     from gradus.policies.remote.policy import RemotePolicy
 
     if not model:
         raise ConfigError(
             "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
         )
-    rest = dict(settings)
-    if (price := rest.pop("price", None)) is not None:
-        rest["price"] = Price(prompt=price[0], completion=price[1])
-    return RemotePolicy(model, **rest)
+    return RemotePolicy(model, **settings)
 
 
 @cache

@@ -15,7 +15,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.tinker.service import ServerLost
 from gradus.rewards import reweigh, tell_steps_taken
 from gradus.rollouts import MAX_CONCURRENT, lowest_reward, roll_out, write_episodes
-from gradus.stats import format_money, format_number
+from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
@@ -210,7 +210,6 @@ class GrpoLoop:
             self.write(record)
             self.handle_alerts(screen)
             self.end_if_silent(screen)
-            self.end_if_spent(screen)
             self.keep_to_time(screen)
             last = state.step == self.last_step or state.stopped is not None
             if config.validation_every and (state.step % config.validation_every == 0 or last):
@@ -432,16 +431,6 @@ class GrpoLoop:
             state.last_step = fitting
             screen.ends_at(fitting)
             screen.note(f"{fitting} steps fit the time: a step takes {step:.1f} s")
-
-    def end_if_spent(self, screen: Screen) -> None:
-        """Ends the run if a server has cost what it may cost."""
-        spent = self.options.spent() if self.options.spent else None
-        if spent is None or self.options.max_cost is None or spent < self.options.max_cost:
-            return
-        self.state.stopped = "max_cost"
-        screen.note(
-            f"{format_money(spent)} are spent of max_cost = {format_money(self.options.max_cost)}: the run ends here"
-        )
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Adds a record to the metrics."""

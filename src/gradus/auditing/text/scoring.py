@@ -30,7 +30,7 @@ from gradus.auditing.records import shortened
 from gradus.auditing.text.tasks import CALLS_SECONDS, NoReward, TextSubject, TextTask
 from gradus.core import Reward
 from gradus.core.foreign import raised_at
-from gradus.rewards.judge import BROKE
+from gradus.core.money import BROKE
 from gradus.sandbox import clock
 from gradus.sandbox.worker import Fork
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core import Usage
+from gradus.core import ConfigError, Usage
+from gradus.core.money import Account, Price
 from gradus.core.replies import read_reply, tokens_used
 
 Record = dict[str, Any]  # a message, or a call in one, as the protocol has it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """US dollars per million tokens."""
-
-    prompt: float
-    completion: float
-
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """US dollars of one call."""
-        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / 1e6
 
 
 @dataclass(kw_only=True)
@@ -33,6 +23,7 @@ class RemoteUsage:
     # Replies without a token count.
     unmetered: int = 0
     price: Price | None = None
+    account: Account = field(default_factory=Account)
 
     @property
     def cost(self) -> float | None:
@@ -41,15 +32,27 @@ class RemoteUsage:
             return None
         return self.price.cost(self.prompt_tokens, self.completion_tokens)
 
-    def of(self, tokens: tuple[int, int] | None) -> Usage:
-        """Count a reply; returns what it took."""
+    def ceiling(self, request: object, longest: int | None) -> float:
+        """The most US dollars that a request can cost: a token has a byte at least. Raises ConfigError if there is no bound."""
+        if self.price is None:
+            return 0.0
+        if longest is None:
+            if not self.account.is_limited:
+                return 0.0
+            raise ConfigError("a limit of costs needs the longest answer of a served model; set max_tokens")
+        return self.price.cost(len(json.dumps(request, ensure_ascii=False).encode()), longest)
+
+    def of(self, tokens: tuple[int, int] | None, ceiling: float = 0.0) -> Usage:
+        """Count a reply; returns what it took. One without a token count is paid as its ``ceiling``."""
         if tokens is None:
             self.unmetered += 1
+            self.account.pay(ceiling)
             return Usage(prompt_tokens=0, completion_tokens=0, cost=None)
         prompt, completion = tokens
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         cost = None if self.price is None else self.price.cost(prompt, completion)
+        self.account.pay(cost or 0.0)
         return Usage(prompt_tokens=prompt, completion_tokens=completion, cost=cost)
 
 
@@ -65,9 +68,9 @@ class RemoteAnswer:
     calls: tuple[Record, ...] = ()
 
 
-def read_answer(raw: object, usage: RemoteUsage, clean: Callable[[str], str]) -> RemoteAnswer:
+def read_answer(raw: object, usage: RemoteUsage, clean: Callable[[str], str], ceiling: float = 0.0) -> RemoteAnswer:
     """Returns what a parsed reply says, its texts without the key. Raises ValueError if it says nothing."""
-    cost = usage.of(tokens_used(raw))
+    cost = usage.of(tokens_used(raw), ceiling)
     reply = read_reply(raw)
     if reply is None:
         raise ValueError(f"expected a chat completion, got {brief(raw)}")

@@ -26,9 +26,10 @@ from gradus.core import (
     child_seed,
 )
 from gradus.core.calls import read_message, write_calls
+from gradus.core.money import OutOfMoney, Price
 from gradus.core.replies import UNREADABLE, bounded_client
 from gradus.core.servers import ChatOptions
-from gradus.policies.remote.client import Price, Record, RemoteAnswer, RemoteUsage, brief, call_record, read_answer
+from gradus.policies.remote.client import Record, RemoteAnswer, RemoteUsage, brief, call_record, read_answer
 
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
 
@@ -216,11 +217,16 @@ class RemoteSession:
         def create(body: dict[str, Any]) -> Any:
             return self._client.chat.completions.create(model=policy.model, messages=conversation, extra_body=body)
 
+        longest = options.get("max_completion_tokens") or options.get("max_tokens")
+        ceiling = policy.usage.ceiling([conversation, options["tools"]], longest)
         try:
             async with self._slots, asyncio.timeout(policy.patience):
                 # Waiting for a slot does not count: the time limit begins inside it.
-                reply = await policy.takes.ask(create, options)
-            return read_answer(reply, policy.usage, self._clean)
+                with policy.usage.account.promise(ceiling):
+                    reply = await policy.takes.ask(create, options)
+                    return read_answer(reply, policy.usage, self._clean, ceiling)
+        except OutOfMoney as error:
+            raise PolicyError(str(error)) from None
         except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             message = f"{policy.model}: {type(error).__name__}: {error}{cause}"

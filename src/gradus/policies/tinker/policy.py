@@ -28,18 +28,15 @@ class TokenCounts:
         """Sets all counts to 0."""
         self.prompt = self.sampled = self.trained = 0
 
-    def as_costs(self, price: tuple[float, float, float] | None) -> dict[str, Any]:
+    def as_costs(self) -> dict[str, Any]:
         """Returns what ``costs.json`` stores of a stage; nothing if the server was not asked."""
         counts = {"prompt_tokens": self.prompt, "sampled_tokens": self.sampled, "server_trained_tokens": self.trained}
-        if not any(counts.values()):
-            return {}
-        cost = self.cost(price)
-        return counts if cost is None else {**counts, "cost": cost}
+        return counts if any(counts.values()) else {}
 
-    def cost(self, price: tuple[float, float, float] | None) -> float | None:
-        """US dollars, by the ``price`` of a million prompt, sampled and trained tokens; None without one."""
+    def cost(self, price: tuple[float, float, float] | None) -> float:
+        """US dollars, by the ``price`` of a million prompt, sampled and trained tokens; 0 without one."""
         if price is None:
-            return None
+            return 0.0
         counts = (self.prompt, self.sampled, self.trained)
         return sum(count * each for count, each in zip(counts, price, strict=True)) / 1e6
 

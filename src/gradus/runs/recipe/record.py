@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PrivateAttr, field_validator, model_validator
 
 from gradus.core.values import as_mapping
 from gradus.environments import file_name
@@ -60,6 +60,9 @@ class AuditSection(_Section):
     )
 
 
+Tokens = tuple[NonNegativeFloat, NonNegativeFloat] | None
+
+
 class RemoteSection(_Section):
     """Settings of a teacher behind an API. What is not set is the policy's default or the server's."""
 
@@ -67,9 +70,35 @@ class RemoteSection(_Section):
     temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
     concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
     timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
-    price: tuple[float, float] | None = Field(
-        default=None, description="US dollars per million prompt and completion tokens; without it no money is counted."
+
+
+class PricesSection(_Section):
+    """The prices in US dollars. Without one of them no money is counted; they change no figure of a run."""
+
+    teacher: Tokens = Field(
+        default=None,
+        description="Of a million prompt tokens, and of a million completion tokens, of a teacher behind an API.",
     )
+    judge: Tokens = Field(default=None, description="The same of judges that have no price of their own.")
+    evaluation: Tokens = Field(default=None, description="The same of served policies in the evaluation.")
+    training: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] | None = Field(
+        default=None, description="Of a million prompt, sampled and trained tokens of the server that `trainer` names."
+    )
+    hour: float = Field(default=0.0, ge=0, description="Of an hour of this machine.")
+    max_cost: float | None = Field(
+        default=None, gt=0, description="The run stops before it costs more; `--max-cost` sets it."
+    )
+
+    @property
+    def are_set(self) -> bool:
+        """True if there is a price."""
+        return any([self.teacher, self.judge, self.evaluation, self.training, self.hour])
+
+    @model_validator(mode="after")
+    def _limit_has_prices(self) -> PricesSection:
+        if self.max_cost is not None and not self.are_set:
+            raise ValueError("max_cost needs a price: of teacher, judge, evaluation, training or hour")
+        return self
 
 
 class TeachSection(_Section):
@@ -131,13 +160,6 @@ class Recipe(_Section):
         default="local",
         description="Who holds the weights, trains and samples them: `local` is this process, `tinker:URL` a server of the Tinker API.",
     )
-    price: tuple[float, float, float] | None = Field(
-        default=None,
-        description="US dollars per million prompt, sampled and trained tokens of the server; without it no money is counted.",
-    )
-    max_cost: float | None = Field(
-        default=None, gt=0, description="US dollars of the server after which GRPO ends; needs `price`."
-    )
     trackers: tuple[str, ...] = Field(
         default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
     )
@@ -159,6 +181,7 @@ class Recipe(_Section):
     stage: tuple[StageConfig, ...] = Field(default=(), description="The stages of the rewards' schedule.")
     adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
     eval: EvalSection = EvalSection()
+    prices: PricesSection = PricesSection()
     promises: tuple[Promise, ...] = Field(default=(), description="What the run must show.")
 
     @field_validator("environment")
@@ -210,11 +233,9 @@ class Recipe(_Section):
         return self
 
     def _check_trainer(self) -> None:
-        if self.max_cost is not None and self.price is None:
-            raise ValueError("max_cost needs price = [prompt, sampled, trained], US dollars per million tokens")
         if server_of(self.trainer) is None:
-            if self.price is not None:
-                raise ValueError("price has no effect with trainer = 'local'; leave it out")
+            if self.prices.training is not None:
+                raise ValueError("prices.training has no effect with trainer = 'local'; leave it out")
             return
         self.grpo.check_served()
         if self.model.path is None:

@@ -19,6 +19,7 @@ from gradus.policies.tinker.policy import TokenCounts
 from gradus.policies.tinker.served import served_policy
 from gradus.runs.job import Job
 from gradus.runs.manifest import CHECKPOINTS, Manifest, StageInputs
+from gradus.runs.money import Ledger
 from gradus.runs.policies import make_policy
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.sources import algorithm_sources, data_sources, environment_sources, reward_sources
@@ -58,6 +59,7 @@ class RunContext:
             training_tasks(job.environment, job.recipe.grpo, 0, 1, reserved)  # and so should too few rows
         self.counts = TokenCounts()  # of a server, in the stage that is being done
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
+        self.ledger = Ledger(job.recipe.prices, self.manifest, self.counts)
 
     @property
     def recipe(self) -> Recipe:
@@ -125,8 +127,8 @@ def section_of(*names: str) -> Select:
     """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> dict[str, Any]:
-        # The number of calls at once and their price change no episode.
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout", "price"}}})
+        # The number of calls at once changes no episode.
+        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
         return {name: dumped[name] for name in ("environment", "seed", *names)}
 
     return select
@@ -135,10 +137,12 @@ def section_of(*names: str) -> Select:
 def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
     """The policies of the evaluation: the run's checkpoints, one loaded at a time, and any other policy by its name."""
     shelf = ModelShelf()
-    return {
-        name: _checkpoint(run, name, shelf) if name in CHECKPOINTS else make_policy(run.spec, name, shelf=shelf)
-        for name in names
-    }
+    policies: dict[str, Policy] = {}
+    for name in names:
+        policy = _checkpoint(run, name, shelf) if name in CHECKPOINTS else make_policy(run.spec, name, shelf=shelf)
+        run.ledger.charge(policy, run.recipe.prices.evaluation)
+        policies[name] = policy
+    return policies
 
 
 def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:

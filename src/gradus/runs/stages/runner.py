@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradus.core import ConfigError
-from gradus.core.documents import SCHEMA, PromiseOutcome, Results, read_document
+from gradus.core.documents import PromiseOutcome, Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
@@ -21,6 +21,7 @@ from gradus.core.values import is_table
 from gradus.evidence.reports import run_figures, show_results, write_report
 from gradus.evidence.stage_files import keep_evaluated
 from gradus.runs.job import Job
+from gradus.runs.money import costs_document, forecast_money
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
 from gradus.sandbox.locks import FolderLock
@@ -64,11 +65,13 @@ def run_stages(
         )
         if only is None:
             run.manifest.leave_out([*stages, "plan"])
+        for line in forecast_money(job):
+            run.console.print(line, highlight=False)
         do_stages(run, stages)
         if only is not None:
             return folder
         store_costs(run)
-        return finish(run, run.manifest.costs(), console or Terminal())
+        return finish(run, run.ledger.costs(), console or Terminal())
     finally:
         if lock is not None:
             lock.release()
@@ -99,10 +102,11 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         run.console.rule(Text(name, style="bold"), align="left")
         threads = torch.get_num_threads()
         try:
-            with run.manifest.doing(name, inputs[name]) as cost:
-                run.counts.clear()
+            run.counts.clear()
+            with run.manifest.doing(name, inputs[name]) as cost, run.ledger.paying(name, cost):
+                run.ledger.charge_judges(run.grader)
                 do(run, cost)
-                cost.update(run.counts.as_costs(recipe.price))
+                cost.update(run.counts.as_costs())
         finally:  # the next stage computes with as many threads as in a run that was broken off before it
             torch.set_num_threads(threads)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
@@ -116,8 +120,15 @@ def store_costs(run: RunContext) -> None:
     """Write what the stages cost, and keep of the weights those that were evaluated; a run ends with it."""
     if world().main:
         keep_evaluated(run.folder)
-        write_json(run.folder / "costs.json", {"schema": SCHEMA, "stages": run.manifest.costs()})
+        write_costs(run.folder, run.ledger.costs())
         run.manifest.keep("costs.json", "recipe.toml")
+
+
+def write_costs(folder: Path, stages: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``costs.json``."""
+    path = folder / "results.json"
+    results = read_document(path, Results) if path.is_file() else None
+    write_json(folder / "costs.json", costs_document(stages, results))
 
 
 def remaining(job: Job, folder: Path) -> list[str]:
@@ -180,8 +191,8 @@ def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
     parts = ", ".join(
         f"{row['stage']} {row['seconds']:.0f} s{_planned(row)}" for row in stages if row["seconds"] >= 0.5
     )
-    money = [row["cost"] for row in costs if row.get("cost") is not None]
-    spent = f"; {format_money(sum(money))}" if money else ""
+    total = costs_document(costs, None).get("total")
+    spent = "" if total is None else f"; {format_money(total)}"
     return f"it took {_duration(sum(row['seconds'] for row in costs))}{f' ({parts})' if parts else ''}{spent}"
 
 

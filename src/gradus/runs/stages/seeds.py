@@ -38,7 +38,7 @@ from gradus.runs.stages.evaluation import (
     pairs_of,
     read_rollouts,
 )
-from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder, store_costs
+from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder, store_costs, write_costs
 from gradus.runs.stages.stages import STAGES, stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
@@ -167,7 +167,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
             train_here(members, shared, redo=redo, console=run.console)
         _evaluate(run, numbers)
         costs = _costs(run, list(members))
-        write_json(folder / "costs.json", {"schema": SCHEMA, "stages": costs})
+        write_costs(folder, costs)
         return finish(run, costs, Terminal())
     finally:
         lock.release()
@@ -234,7 +234,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
 
 def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
     """The costs of what was done once, then of each stage, added up over the seeds."""
-    once = [{**row, "stage": "eval, once"} if row["stage"] == "eval" else row for row in run.manifest.costs()]
+    once = [{**row, "stage": "eval, once"} if row["stage"] == "eval" else row for row in run.ledger.costs()]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for member in members:
         for row in read_document(member / "costs.json", Costs)["stages"]:

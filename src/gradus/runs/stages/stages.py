@@ -112,6 +112,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
     path = run.folder / "teach" / "episodes.jsonl.gz"
     with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
         policy = make_policy(run.spec, name, remote=section.remote.model_dump())
+        run.ledger.charge(policy, run.recipe.prices.teacher)
         summary = teach(
             run.spec,
             policy,
@@ -132,7 +133,8 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     files = run.lessons or [run.folder / "teach" / "episodes.jsonl.gz"]
     folder = run.folder / "sft"
     lessons = read_lessons(run.spec, files)
-    result = sft_stage(run.job, run.base, lessons, folder, resume=begun(folder), counts=run.counts)
+    options: Any = {"counts": run.counts, "watch": run.ledger.watch}
+    result = sft_stage(run.job, run.base, lessons, folder, resume=begun(folder), **options)
     run.console.print(
         f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
     )
@@ -141,7 +143,7 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "distill"
-    result = distill_stage(run.job, _start(run, "distill"), folder, resume=begun(folder))
+    result = distill_stage(run.job, _start(run, "distill"), folder, resume=begun(folder), watch=run.ledger.watch)
     run.console.print(f"divergence {format_number(result.loss)} nats per token", highlight=False)
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
@@ -155,6 +157,7 @@ def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
         resume=begun(folder),
         seconds=run.manifest.seconds_for("grpo"),
         counts=run.counts,
+        watch=run.ledger.watch,
     )
     cost.update(steps=result.steps, tokens=_tokens(folder))
     planned = run.recipe.grpo.max_steps

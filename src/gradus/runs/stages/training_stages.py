@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,9 +51,20 @@ from gradus.training.trainer_config import TrainerConfig
 _SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answers of a busy server take many minutes
 
 
-def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> AbstractContextManager[Observer]:
-    """The trackers of a training stage, writing into its folder; none in processes that write nothing."""
-    return open_trackers(names if world().main else (), folder, name=folder.name, config=config.model_dump(mode="json"))
+@contextmanager
+def track(
+    names: tuple[str, ...], folder: Path, config: BaseModel, watch: Observer | None = None
+) -> Generator[Observer]:
+    """The trackers of a training stage, writing into its folder, and ``watch`` behind them; none in processes that write nothing."""
+    names = names if world().main else ()
+    with open_trackers(names, folder, name=folder.name, config=config.model_dump(mode="json")) as trackers:
+
+        def observe(record: Mapping[str, Any]) -> None:
+            trackers(record)
+            if watch is not None:
+                watch(record)
+
+        yield observe
 
 
 def served_sampler(
@@ -123,21 +135,28 @@ def read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
 
 
 def sft_stage(
-    job: Job, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool, counts: TokenCounts | None = None
+    job: Job,
+    model: str,
+    episodes: Sequence[Episode],
+    folder: Path,
+    *,
+    resume: bool,
+    counts: TokenCounts | None = None,
+    watch: Observer | None = None,
 ) -> LessonResult:
-    """SFT with the trackers of the recipe. ``counts``: where a server's tokens are counted."""
+    """SFT with the trackers of the recipe. ``counts``: where a server's tokens are counted. ``watch`` is given what goes to the metrics."""
     config = _seeded(job.recipe.sft, job.recipe)
-    with track(job.recipe.trackers, folder, config) as trackers:
+    with track(job.recipe.trackers, folder, config, watch) as trackers:
         source = _served_training(job, model, counts or TokenCounts())
         loaded = _model_to_train(job, model, config) if source is None else source
         return train_sft(loaded, episodes, config, folder, resume=resume, options=RunOptions(on_record=trackers))
 
 
-def distill_stage(job: Job, model: str, folder: Path, *, resume: bool) -> LessonResult:
+def distill_stage(job: Job, model: str, folder: Path, *, resume: bool, watch: Observer | None = None) -> LessonResult:
     """Distillation with the trackers of the recipe."""
     recipe, spec = job.recipe, job.environment
     config = _seeded((recipe.distill or DistillTable()).over(recipe.sft), recipe)
-    with track(recipe.trackers, folder, config) as trackers:
+    with track(recipe.trackers, folder, config, watch) as trackers:
         loaded = prepare_model(_model_to_train(job, model, config), config)
         return train_distill(
             loaded,
@@ -185,7 +204,7 @@ def _served_training(job: Job, model: str, counts: TokenCounts) -> ServedTrainin
 
 
 def _serving_grpo(
-    job: Job, source: ServedTraining, config: GrpoConfig, folder: Path, *, resume: bool, seconds: float | None
+    job: Job, source: ServedTraining, config: GrpoConfig, folder: Path, *, resume: bool, options: GrpoOptions
 ) -> GrpoResult:
     """GRPO on a server."""
     recipe, spec = job.recipe, job.environment
@@ -193,16 +212,8 @@ def _serving_grpo(
     if config.distill_coef:
         teacher = find_teacher(spec, source.words, DistillConfig(teacher=config.distill_teacher), config.sampling)
     learner = TinkerLearner(source, spec, config, grader=job.grader, teacher=teacher)
-    with track(recipe.trackers, folder, config) as trackers:
-        options = GrpoOptions(
-            schedule=job.schedule(),
-            monitor=Monitor(),
-            seconds=seconds,
-            on_record=trackers,
-            spent=lambda: source.counts.cost(recipe.price),
-            max_cost=recipe.max_cost,
-        )
-        return train_learner(learner, spec, folder, resume=resume, options=options)
+    with track(recipe.trackers, folder, config, options.on_record) as trackers:
+        return train_learner(learner, spec, folder, resume=resume, options=replace(options, on_record=trackers))
 
 
 def grpo_stage(
@@ -213,18 +224,20 @@ def grpo_stage(
     resume: bool,
     seconds: float | None = None,
     counts: TokenCounts | None = None,
+    watch: Observer | None = None,
 ) -> GrpoResult:
     """GRPO with the trackers of the recipe, and the server that trains or samples.
 
-    ``seconds``: steps that do not fit are left out. ``counts``: where a server's tokens are counted.
+    ``seconds``: steps that do not fit are left out. ``counts``: where a server's tokens are counted. ``watch`` is given what goes to the metrics.
     """
     recipe, spec = job.recipe, job.environment
     config = _seeded(recipe.grpo, recipe)
     if (source := _served_training(job, model, counts or TokenCounts())) is not None:
-        return _serving_grpo(job, source, config, folder, resume=resume, seconds=seconds)
+        options = GrpoOptions(schedule=job.schedule(), monitor=Monitor(), seconds=seconds, on_record=watch)
+        return _serving_grpo(job, source, config, folder, resume=resume, options=options)
     loaded = _model_to_train(job, model, config)
     source, sampler, push_weights = served_sampler(loaded, config, folder)
-    with track(recipe.trackers, folder, config) as trackers:
+    with track(recipe.trackers, folder, config, watch) as trackers:
         return train_grpo(
             source,
             spec,

@@ -39,7 +39,6 @@ class GrpoOptions(RunOptions):
     ``sampler`` samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs. Validation
     stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each. ``teacher``: makes what ``distill_coef`` learns from, for the model that is trained.
     ``seconds``: time for the run; steps that do not fit are left out.
-    ``spent``: what a server has cost so far, in US dollars; the run ends behind the step that reaches ``max_cost``.
     """
 
     monitor: Monitor | None = None
@@ -49,5 +48,3 @@ class GrpoOptions(RunOptions):
     push_weights: PushWeights | None = None
     teacher: Callable[[LoadedModel], Teacher] | None = None
     seconds: float | None = None
-    spent: Callable[[], float | None] | None = None
-    max_cost: float | None = None

@@ -1,0 +1,196 @@
+"""The money of a run: what it may cost, what it has cost, and when it must stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import fsum
+from typing import Any, cast
+
+from gradus.core import ConfigError, Grader, GradusError, Policy
+from gradus.core.documents import SCHEMA, Costs, Gain, Results, StageCost, differences_of
+from gradus.core.money import Account, OutOfMoney, Price
+from gradus.policies.remote.client import RemoteUsage
+from gradus.policies.tinker.policy import TokenCounts
+from gradus.rewards.grading import rewards_of
+from gradus.rewards.judge import Judge
+from gradus.runs.job import Job
+from gradus.runs.manifest import Manifest
+from gradus.runs.recipe.record import PricesSection
+from gradus.stats import format_money
+
+_STEPS = ("step", "sft", "distill")  # kinds of records of a step of training
+_BYTES_A_TOKEN = 4
+
+
+class Ledger:
+    """Counts what the stages of a run cost, and lets none go beyond ``prices.max_cost``.
+
+    What is bought is counted before it is asked for: a request that could cost more than what is left is not made, and a step of training is the
+    last one if another like it could be too much. What was done is kept, and a raised limit goes on there.
+    """
+
+    def __init__(self, prices: PricesSection, manifest: Manifest, counts: TokenCounts) -> None:
+        self.prices, self._manifest, self._counts = prices, manifest, counts
+        self.account = Account()
+        self._began, self._before = 0.0, 0.0
+        self._stopped = False
+
+    @contextmanager
+    def paying(self, stage: str, row: dict[str, Any]) -> Generator[None]:
+        """Does a stage with what is left, and writes to its ``row`` what servers were paid. Raises OutOfMoney if that is not enough."""
+        left = self._left()
+        if left is not None and left <= 0:
+            raise OutOfMoney(self._sentence(f"nothing is left for {stage}"))
+        self.account = Account(limit=left)
+        self._began, self._before, self._stopped = time.perf_counter(), 0.0, False
+        paid = row.get("paid", 0.0)
+        try:
+            yield
+        except (KeyboardInterrupt, GradusError):
+            if not (self._stopped or self.account.refused):
+                raise
+        finally:
+            if self._paid or paid:
+                row["paid"] = paid + self._paid
+        if self._stopped or self.account.refused:
+            raise OutOfMoney(self._sentence(f"{stage} would go beyond it"))
+
+    def watch(self, record: Mapping[str, Any]) -> None:
+        """Stops a training as Ctrl-C does, behind a checkpoint, if one more step like this could cost more than what is left."""
+        if self.account.limit is None or record.get("kind") not in _STEPS:
+            return
+        spent = self._paid + self._machine(time.perf_counter() - self._began)
+        step, self._before = spent - self._before, spent
+        if not self._stopped and (self.account.refused or spent + step > self.account.limit):
+            self._stopped = True
+            signal.raise_signal(signal.SIGINT)
+
+    def charge(self, policy: Policy, price: Sequence[float] | None) -> None:
+        """Puts what a served policy costs on the stage's account."""
+        usage = getattr(policy, "usage", None)
+        if isinstance(usage, RemoteUsage):
+            if price is not None:
+                usage.price = Price(prompt=price[0], completion=price[1])
+            usage.account.parent = self.account
+
+    def charge_judges(self, grader: Grader) -> None:
+        """Puts what the judges among a grader's functions cost on the stage's account."""
+        for judge in judges_of(grader):
+            judge.price = judge.price or self.prices.judge
+            judge.account.parent = self.account
+
+    def costs(self) -> list[dict[str, Any]]:
+        """The manifest's rows, each with its ``cost`` if there is a price."""
+        rows = self._manifest.costs()
+        return [{**row, "cost": self._cost(row)} for row in rows] if self.prices.are_set else rows
+
+    @property
+    def total(self) -> float | None:
+        """US dollars so far; None without prices."""
+        return fsum(row["cost"] for row in self.costs()) if self.prices.are_set else None
+
+    def _cost(self, row: Mapping[str, Any]) -> float:
+        return row.get("paid", 0.0) + self._machine(row["seconds"])
+
+    def _machine(self, seconds: float) -> float:
+        return seconds * self.prices.hour / 3600
+
+    @property
+    def _paid(self) -> float:
+        """What servers were paid in this stage: for answers, and for training."""
+        return self.account.spent + self._counts.cost(self.prices.training)
+
+    def _left(self) -> float | None:
+        limit = self.prices.max_cost
+        return None if limit is None else limit - (self.total or 0.0)
+
+    def _sentence(self, reason: str) -> str:
+        spent, limit = format_money(self.total or 0.0), self.prices.max_cost
+        return f"the run has cost {spent} of at most {format_money(limit or 0.0)}, and {reason}; what was done is kept, and the same command with a higher --max-cost goes on"
+
+
+def judges_of(grader: Grader) -> list[Judge]:
+    """Returns the judges among the functions of a grader."""
+    rewards = rewards_of(grader)
+    functions = rewards.functions.values() if rewards else ()
+    return [function for function in functions if isinstance(function, Judge)]
+
+
+def costs_document(stages: Sequence[Mapping[str, Any]], results: Results | None) -> Costs:
+    """Returns what ``costs.json`` holds: the stages, their total, and the gain in reward for each dollar of it."""
+    costs = [stage["cost"] for stage in stages if stage.get("cost") is not None]
+    total = fsum(costs) if costs else None
+    rows = [cast(StageCost, dict(stage)) for stage in stages]
+    return {"schema": SCHEMA, "stages": rows, "total": total, "gain_per_dollar": _gain(results, total)}
+
+
+def _gain(results: Results | None, total: float | None) -> Gain | None:
+    """The first difference under the first condition divided by what the run cost, with its interval; None without either."""
+    pairs = [
+        pair
+        for condition in (results or {"conditions": {}})["conditions"].values()
+        for pair in condition["pairs"].items()
+    ]
+    if not total or not pairs:
+        return None
+    name, pair = pairs[0]
+    reward = differences_of(pair)["reward"]
+    mean, low, high = (
+        None if bound is None else bound / total for bound in (reward["mean"], reward["low"], reward["high"])
+    )
+    return {"pair": name, "mean": mean, "low": low, "high": high}
+
+
+def forecast_money(job: Job) -> Iterator[str]:
+    """Yields the most that servers can be paid in each stage, before anything is spent. A token is taken for four bytes."""
+    prices, spec, recipe = job.recipe.prices, job.environment, job.recipe
+    first = _first_prompt(job)
+    remote = recipe.teach.policy or ""
+    if recipe.teach.enabled and remote.startswith("remote:") and prices.teacher is not None:
+        longest = recipe.teach.remote.max_tokens or 512
+        most = _episode_cost(prices.teacher, spec.max_turns, first, longest) * recipe.teach.episodes
+        yield f"the teacher's {recipe.teach.episodes:,} episodes cost at most about {format_money(most)}"
+    for judge in judges_of(job.grader):
+        price = judge.price or prices.judge
+        if price is not None:
+            answers = recipe.grpo.max_steps * recipe.grpo.groups * recipe.grpo.group_size * judge.samples
+            most = answers * _episode_cost(price, 1, first + recipe.grpo.sampling.max_new_tokens, judge.max_tokens)
+            yield f"the judge's {answers:,} scores of GRPO cost at most about {format_money(most)}"
+    if prices.max_cost is not None:
+        yield f"the run stops before {format_money(prices.max_cost)}"
+
+
+def _first_prompt(job: Job) -> int:
+    """Tokens of the first training task's prompt."""
+    task = job.environment.train_task(0)
+    environment = job.environment.make()
+    try:
+        observation = environment.reset(seed=task.seed, **task.options)
+        return len(f"{environment.system_prompt}{observation.text}".encode()) // _BYTES_A_TOKEN + 1
+    finally:
+        environment.close()
+
+
+def _episode_cost(price: Sequence[float], turns: int, first: int, longest: int) -> float:
+    """The cost of an episode in which each answer is as long as it may be, and each observation as long as the first."""
+    prompts = turns * first + turns * (turns - 1) // 2 * (first + longest)
+    return Price(prompt=price[0], completion=price[1]).cost(prompts, turns * longest)
+
+
+def read_dollars(text: str) -> float:
+    """Reads an amount such as ``5usd``, ``$5`` or ``0.5``. Raises ConfigError.
+
+    >>> read_dollars("5usd")
+    5.0
+    """
+    plain = text.strip().lower().removeprefix("$").removesuffix("usd").strip()
+    try:
+        amount = float(plain)
+    except ValueError:
+        amount = -1.0
+    if not 0 < amount < float("inf"):
+        raise ConfigError(f"expected an amount of US dollars, as in 5usd, got {text!r}")
+    return amount
