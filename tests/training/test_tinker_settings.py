@@ -60,5 +60,5 @@ def test_each_divisor_is_told_from_the_others_by_a_factor_of_two():
 
 def test_money_is_counted_only_with_a_price():
     counts = TokenCounts(prompt=1_000_000, sampled=2_000_000, trained=500_000)
-    assert counts.cost(None) is None
+    assert counts.cost(None) == 0.0
     assert counts.cost((1.0, 2.0, 4.0)) == pytest.approx(7.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import fsum
 from typing import Any, cast
@@ -115,7 +115,7 @@ class Ledger:
 def judges_of(grader: Grader) -> list[Judge]:
     """Returns the judges among the functions of a grader."""
     rewards = rewards_of(grader)
-    functions = rewards.functions.values() if rewards else ()
+    functions: Iterable[object] = rewards.functions.values() if rewards else ()
     return [function for function in functions if isinstance(function, Judge)]
 
 

@@ -217,7 +217,7 @@ class RemoteSession:
         def create(body: dict[str, Any]) -> Any:
             return self._client.chat.completions.create(model=policy.model, messages=conversation, extra_body=body)
 
-        longest = options.get("max_completion_tokens") or options.get("max_tokens")
+        longest = cast(int | None, options.get("max_completion_tokens") or options.get("max_tokens"))
         ceiling = policy.usage.ceiling([conversation, options["tools"]], longest)
         try:
             async with self._slots, asyncio.timeout(policy.patience):
