@@ -268,7 +268,11 @@ def _after_doctor(result: DoctorReport, call: CommandCall) -> int:
 
 @command("doctor", _after_doctor, shown=True)
 def doctor(
-    run: Annotated[str | Path, WORD, Parameter(name="run", help="A run folder, or a metrics.jsonl.")],
+    run: Annotated[
+        str | Path,
+        WORD,
+        Parameter(name="run", help="A run folder, a metrics.jsonl, or the log of TRL or tinker-cookbook."),
+    ],
 ) -> DoctorReport:
     """Diagnose a run, and say what to change. Exit code 1: stop it; 3: it has no metrics."""
     from gradus.runs.stages.doctor import diagnosis_of

@@ -196,6 +196,8 @@ class Diagnoses(TypedDict):
     status: Literal["healthy", "warn", "stop"]
     summary: str
     diagnoses: list[DiagnosisRecord]
+    source: NotRequired[str]  # whose log it is, if another trainer wrote it
+    not_measured: NotRequired[dict[str, list[str]]]  # rule -> figures that this log does not have
 
 
 class CheckRecord(TypedDict, extra_items=Any):

@@ -41,6 +41,7 @@ class History:
         # These are of all records, and shared by the histories that are parts of this one.
         self._all: list[Record] = []
         self._columns: dict[str, Array] = {}
+        self.missing: set[str] = set()  # figures that a rule asked for and no record has
         self._stage_starts: list[int] = []
         self.add(records)
 
@@ -83,6 +84,7 @@ class History:
         # No copies: a diagnosis looks at the history before every step.
         earlier._all = self._all
         earlier._columns = self._columns
+        earlier.missing = self.missing
         earlier._stage_starts = self._stage_starts
         earlier._span = slice(max(start, self._span.start), end)
         return earlier
@@ -91,10 +93,12 @@ class History:
         """The history of the stage at hand."""
         return self.before(len(self))
 
-    def column(self, name: str, last: int | None = None) -> Array:
+    def column(self, name: str, last: int | None = None, *, optional: bool = False) -> Array:
         """Values of ``name`` over the last so many records (all if None), (n,)."""
         if name not in self._columns:
             self._columns[name] = _column(self._all, name)
+        if not optional and np.isnan(self._columns[name]).all():
+            self.missing.add(name)
         values = self._columns[name][self._span]
         return values if last is None else values[-last:]
 

@@ -40,7 +40,7 @@ def share_of(history: History, name: str, count: str = "episodes") -> Share | No
 
 def counts_of(history: History, name: str) -> Array:
     """Returns how many of ``name`` each step had, (n,); many where that is missing, so that the share is taken as it is."""
-    return np.nan_to_num(history.column(name), nan=_MANY)
+    return np.nan_to_num(history.column(name, optional=True), nan=_MANY)
 
 
 def recent_share(hits: Array, counts: Array) -> Share | None:

@@ -41,8 +41,14 @@ def diagnosis_of(run: Path) -> Diagnoses:
 
     Of a run of several training seeds: of the metrics of each, and of the evaluation over all.
     """
-    from gradus.evidence.health import diagnose, report, worst_first
+    from gradus.evidence.health import RULES, diagnose, report, worst_first
+    from gradus.evidence.health.foreign_logs import foreign_records, unmeasured
 
+    foreign = foreign_records(run)
+    if foreign is not None:
+        source, records = foreign
+        document = report(diagnose(records), records)
+        return {**document, "source": source.name, "not_measured": unmeasured(records, RULES)}
     seeds = {name: folder for name, folder in seed_folders(run).items() if metrics_files(folder)}
     for place in (run, *seeds.values()):
         for file in [place] if place.is_file() else [place / name for name in (*METRICS_FILES, "results.json")]:
@@ -103,4 +109,6 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
         table.add_row(*(Text(diagnosis[column]) for column in ("rule", "severity", "evidence", "remedy")))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((document["status"], f"bold {style}"), f"  {document['summary']}")
-    return [table, line] if document["diagnoses"] else [line]
+    missing = [f"{rule} needs {', '.join(names)}" for rule, names in document.get("not_measured", {}).items()]
+    open_lines = [Text(f"not measured in {document.get('source')}'s log: {'; '.join(missing)}")] if missing else []
+    return [table, *open_lines, line] if document["diagnoses"] else [*open_lines, line]
