@@ -205,6 +205,14 @@ class RunArguments(RecipeOptions, total=False):
             help="Fit lengths, groups, steps and evaluation to a time, as in 20m or 2h; a published model on a CPU gets 1h.",
         ),
     ]
+    arms: Annotated[
+        Sequence[str],
+        COMMAS,
+        Parameter(
+            metavar="ARM,ARM",
+            help="Train in several ways, with an equal share of the time: sft, grpo, sft+grpo, distill.",
+        ),
+    ]
     redo: Annotated[bool, Parameter(help="Do stages again whose settings, data or code have changed.")]
     anyway: Annotated[bool, Parameter(help="Go on although the audit of the grader failed.")]
 

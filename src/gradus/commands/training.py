@@ -172,9 +172,12 @@ def train(
     )
 
 
-def _after_run(result: Run, _: CommandCall) -> None:
+def _after_run(result: Run, call: CommandCall) -> None:
     from gradus.policies.local.folders import find_model, is_nano, model_kind
 
+    if arms := call.values.get("arms"):
+        next_command("show", result.folder / f"arm-{arms[-1]}", "--last")
+        return
     model = find_model(result.folder)
     is_served = model is not None and model_kind(model) == "served"
     # A nano model knows its environment's words only, which is not enough for a conversation.
@@ -197,6 +200,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     from gradus.core.terminal import Terminal
     from gradus.runs.forecast.checks import require_names
     from gradus.runs.forecast.look import fitted_job
+    from gradus.runs.stages.arms import run_arms
     from gradus.runs.stages.runner import run_stages
     from gradus.runs.stages.seeds import run_seeds
 
@@ -205,11 +209,16 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     require_names(job)
     folder = Path(run_options.get("out") or job.recipe.default_folder())
     anyway, redo = run_options.get("anyway", False), run_options.get("redo", False)
+    fixed = fixed_keys(job, data, recipe_options, time)
+    if arms := as_list(run_options.get("arms", ())):
+        if seeds != 1:
+            raise ConfigError("arms are trained from one seed; leave out --seeds, or run each arm with it")
+        return Run(run_arms(job, folder, arms, time=time, fixed=fixed, redo=redo, anyway=anyway))
     job = fitted_job(
         job,
         folder,
         time=time,
-        fixed=fixed_keys(job, data, recipe_options, time),
+        fixed=fixed,
         anyway=anyway,
         seeds=seeds,
         tell=Terminal(quiet=quiet(), highlight=False).print,

@@ -46,10 +46,10 @@ def named_runs(words: Iterable[str]) -> dict[str, Path]:
     return runs
 
 
-def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Results:
+def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | None = None) -> Results:
     """The document of an evaluation whose policies are the runs, paired over tasks, and over training seeds if runs have the same ones.
 
-    ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
+    ``policy``: the policy of all runs, or of each by its name; if None the best trained one that all of them were evaluated with. p-values are
     corrected (Holm) over conditions and pairs. ``one_checkpoint`` names the runs of one training seed, whose own seed no interval takes
     into account. ``quick_runs`` names those at toy size.
     Raises ConfigError unless the runs share the environment, the grading, a policy and the tasks.
@@ -61,18 +61,20 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     environment = _same({name: results["environment"] for name, results in stored.items()}, "environment")
     grader = _same({name: results["grader"] for name, results in stored.items()}, "grader")
     _require_one_grading(runs, environment)
-    policy = _shared_policy(stored.values(), policy)
-    files = {name: _episodes(folder, stored[name], policy) for name, folder in runs.items()}
+    if not isinstance(policy, Mapping):
+        policy = dict.fromkeys(runs, _shared_policy(stored.values(), policy))
+    files = {name: _episodes(folder, stored[name], policy[name]) for name, folder in runs.items()}
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
     document = compare_seeds(
         _spec_of(first),
         _by_condition(files, first["conditions"]),
         seeds=sorted(set[int]().union(*several)),
         graders=[grader],
-        checkpoint=policy,
+        checkpoint="/".join(dict.fromkeys(policy.values())),
     )
-    single = [name for name, of_seeds in files.items() if len(of_seeds) == 1]
-    if single and CHECKPOINTS.get(policy, ("model",))[0] != "model":
+    trained = [name for name in runs if CHECKPOINTS.get(policy[name], ("model",))[0] != "model"]
+    single = [name for name in trained if len(files[name]) == 1]
+    if single:
         document["one_checkpoint"] = single
     if any(seeds != several[0] for seeds in several):
         document["fewest_seeds"] = min(len(seeds) for seeds in several)

@@ -78,8 +78,10 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     if has_student or len(results["seeds"]) > 1:
         cautions.append(_reach(results))
     claims = {name: _claims(results, conditions[name]) for name in (condition, *conditions)}
+    # Of several runs each has a model of its own, whatever it is called.
+    student = None if "one_checkpoint" in results else _student_headline(results, scores)
     return Verdict(
-        headline=_student_headline(results, scores) or _ranking_headline(results, scores),
+        headline=student or _ranking_headline(results, scores),
         claims={name: sentences for name, sentences in claims.items() if sentences},
         cautions=cautions,
     )

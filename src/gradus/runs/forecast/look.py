@@ -77,8 +77,8 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     warm_changes, warm_start = {}, ""
     problem = None
     if probe.silent and not job.recipe.teach.enabled:
-        if can_warm_start(job, probe, fixed):
-            warm_changes = _warm_start(job)
+        if canwarm_start_settings(job, probe, fixed):
+            warm_changes = warm_start_settings(job)
             warm_start = f"too few questions tell answers apart, so SFT on {warm_changes['teach.episodes']} reference answers comes first"
         else:
             why, remedy = way_out(probe, job.environment, job.recipe.grpo)
@@ -95,7 +95,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     )
 
 
-def can_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str]) -> bool:
+def canwarm_start_settings(job: Job, probe: BaseProbe, fixed: Collection[str]) -> bool:
     """Says if a run may begin with SFT on reference answers: they earn more than the base, and a person did not decide otherwise."""
     spec = job.environment
     if not isinstance(spec.data_set, TableTasks) or spec.teacher is None or "teach.enabled" in fixed:
@@ -108,7 +108,7 @@ def can_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str]) -> bool:
     return reward.mean is not None and reward.mean > (probe.reward.mean or 0.0)
 
 
-def _warm_start(job: Job) -> dict[str, Any]:
+def warm_start_settings(job: Job) -> dict[str, Any]:
     """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
     rows = job.environment.data_set
     assert isinstance(rows, TableTasks)

@@ -63,7 +63,9 @@ def add_promises(run: RunContext, document: Results) -> None:
 
 
 def best_is_the_start(grpo: Path) -> bool:
-    """True if no step of GRPO was better in validation than the model that it began with."""
+    """True if no step of GRPO was better in validation than the model that it began with. False without GRPO."""
+    if not (grpo / "metrics.jsonl").is_file():
+        return False
     validations = [record for record in read_metrics(grpo / "metrics.jsonl") if record.get("kind") == "validation"]
     best = {record.get("step") for record in validations if record.get("best")}
     return best == {0} and any(record.get("step") for record in validations)

@@ -1,0 +1,100 @@
+"""`gradus run --arms sft,grpo,sft+grpo`: the same rows, the same time, several ways to train, and one table that says which one adds what."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from gradus.core import ConfigError
+from gradus.core.files import write_json
+from gradus.core.printing import quiet
+from gradus.core.terminal import Terminal
+from gradus.environments.verifiable.items import TableTasks
+from gradus.evidence.reports import show_results
+from gradus.evidence.reports.results import headline_condition, scores_of
+from gradus.evidence.stage_files import keep_evaluated
+from gradus.runs.comparison import compare_runs
+from gradus.runs.forecast.look import fitted_job, warm_start_settings
+from gradus.runs.forecast.time import changed, seconds_of
+from gradus.runs.job import Job
+from gradus.runs.manifest import Manifest
+from gradus.runs.stages.runner import require_folder, run_stages
+from gradus.stats import format_interval
+
+# Way to train -> the stages that train; the last one's best checkpoint is compared.
+ARMS = {"sft": ("teach", "sft"), "grpo": ("grpo",), "sft+grpo": ("teach", "sft", "grpo"), "distill": ("distill",)}
+
+
+def run_arms(
+    job: Job,
+    folder: Path,
+    arms: Sequence[str],
+    *,
+    time: str | None,
+    fixed: Collection[str],
+    redo: bool = False,
+    anyway: bool = False,
+) -> Path:
+    """Trains a job in several ways, each in a folder below ``folder``, and compares them with the base on the same held-out tasks.
+
+    Each arm has an equal share of ``time``, and looks at its base and chooses a prompt as any run does. Returns ``folder``, whose results.json
+    has the arms as policies.
+    """
+    jobs = {arm: _job_of(job, arm) for arm in dict.fromkeys(arms)}  # all are looked at before one is trained
+    if len(jobs) < 2:
+        raise ConfigError(f"arms are two or more of {', '.join(ARMS)}, got {', '.join(arms)}; one alone is a plain run")
+    require_folder(folder, several=True)
+    places = {arm: folder / f"arm-{arm}" for arm in jobs}
+    console = Terminal(quiet=quiet(), highlight=False)
+    share = seconds_of(time) / len(jobs) if time else None
+    for arm, arm_job in jobs.items():
+        console.rule(arm)
+        place = places[arm]
+        text = None if share is None else f"{share:.0f}s"
+        keys = {*fixed, "teach.enabled"}
+        # A base without a signal is what an arm may show, and no reason to leave the others out.
+        fitted = fitted_job(arm_job, place, time=text, fixed=keys, anyway=True, tell=console.print)
+        stages = ("audit", *ARMS[arm], "eval")
+        run_stages(_filled(fitted, place, share), place, only=stages, redo=redo, anyway=anyway)
+        keep_evaluated(place)
+    runs = {"base": next(iter(places.values())), **places}
+    document = compare_runs(runs, policy={"base": "base", **{arm: ARMS[arm][-1] for arm in jobs}})
+    write_json(folder / "results.json", document)
+    console.print(show_results(document))
+    for pair in scores_of(document)[document["grader"]][headline_condition(document) or ""].pairs:
+        change = pair.figures["reward"]
+        console.print(f"{pair.first} - {pair.second}: {format_interval(change, signed=True)}, {change.decision}")
+    console.print("seconds: " + ", ".join(f"{arm} {_seconds(place):.0f}" for arm, place in places.items()))
+    return folder
+
+
+def _seconds(folder: Path) -> float:
+    """What all stages of an arm took."""
+    return sum(row["seconds"] for row in Manifest(folder).costs())
+
+
+def _job_of(job: Job, arm: str) -> Job:
+    """The job of one arm. Raises ConfigError for an arm that the job has no teacher for."""
+    if arm not in ARMS:
+        raise ConfigError(f"an arm is {', '.join(ARMS)}, got {arm!r}")
+    recipe, spec = job.recipe, job.environment
+    if arm == "distill" and recipe.distill is None:
+        raise ConfigError("the arm distill needs a teacher: --set distill.teacher=MODEL")
+    taught = "sft" in ARMS[arm]
+    if taught and spec.teacher is None:
+        raise ConfigError(f"the arm {arm} needs reference answers, or a policy of {spec.name} that teaches")
+    begins = taught and not recipe.teach.enabled and isinstance(spec.data_set, TableTasks)
+    changes = warm_start_settings(job) if begins else {}
+    changes |= {"teach.enabled": taught, "eval.policies": ("base", ARMS[arm][-1]), "eval.pairs": ()}
+    recipe = recipe.model_copy(update={"promises": (), "distill": recipe.distill if arm == "distill" else None})
+    return job.with_recipe(changed(recipe, changes))
+
+
+def _filled(job: Job, folder: Path, share: float | None) -> Job:
+    """The job with as many passes of SFT as fill its share of the time, if nothing follows SFT."""
+    plan = Manifest(folder).extra("plan").get("plan", {}).get("seconds", {})
+    if share is None or not plan.get("sft") or "sft" not in job.recipe.eval.policies:
+        return job
+    others = sum(seconds for stage, seconds in plan.items() if stage not in ("sft", "grpo"))
+    passes = max(1, int((share - others) / plan["sft"])) * job.recipe.sft.epochs
+    return job.with_recipe(changed(job.recipe, {"sft.epochs": passes}))
