@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from pydantic import ValidationError
 
 from gradus.core import ConfigError
@@ -46,6 +53,64 @@ def test_a_key_is_asked_for_beyond_this_machine(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="TINKER_API_KEY"):
         TinkerService("https://tinker.example").model_names()
+
+
+@contextmanager
+def answering(status: int, body: object) -> Iterator[TinkerService]:
+    """A server that gives one answer to everything, as a client sees it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield TinkerService(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+def test_a_wrong_key_is_one_sentence():
+    with (
+        answering(401, {"detail": "no"}) as service,
+        pytest.raises(ConfigError, match=r"refuses the key .* TINKER_API_KEY"),
+    ):
+        service.model_names()
+
+
+def test_another_kind_of_server_is_one_sentence():
+    with answering(200, {"models": []}) as service, pytest.raises(ConfigError, match="does not list models"):
+        service.model_names()
+
+
+def test_a_model_that_it_does_not_have_is_refused_with_those_that_it_has():
+    answer = {"supported_models": [{"model_name": "Qwen/Qwen3-8B"}, {"model_name": "/models/small"}]}
+    with answering(200, answer) as service:
+        assert service.find_model("/models/small") == "/models/small"
+        with pytest.raises(ConfigError, match="does not have the model other; it has Qwen/Qwen3-8B, /models/small"):
+            service.find_model("other")
+
+
+def test_a_run_without_the_client_or_the_server_ends_before_anything_is_spent(lamps_model: Path, tmp_path: Path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(40)))
+    command = [
+        "grpo",
+        str(rows),
+        "--model",
+        str(lamps_model),
+        "--trainer",
+        "tinker:http://127.0.0.1:9",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    with pytest.raises(ConfigError, match=r"no Tinker server answers|needs the package tinker"):
+        call(*command)
+    assert not list((tmp_path / "run").rglob("metrics.jsonl"))
 
 
 def test_addresses():

@@ -99,12 +99,13 @@ class Job:
         }
 
     def address(self, model: str | None = None) -> WeightsAddress | None:
-        """Returns where the server has the weights of a model folder of the run, or of the base; None without a server."""
+        """Returns where the server has the weights of a model folder, or of the run's first model; None without a server."""
         url = server_of(self.recipe.trainer)
         if url is None:
             return None
-        stored = None if model is None else address_of(model)
-        return stored or WeightsAddress(url=url, words=self.recipe.model.path or "")
+        name = model or self.recipe.model.path or ""
+        stored = address_of(find_model(name) or name) or WeightsAddress(url=url, words=self.recipe.model.path or "")
+        return stored.model_copy(update={"url": url})
 
     def words(self, address: WeightsAddress, model: str | None = None) -> LoadedTokenizer:
         """Returns tokenizer and settings of a model whose weights a server has; ``model``: its folder, if it was trained."""
