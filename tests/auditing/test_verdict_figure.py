@@ -1,12 +1,14 @@
 """The figure of a verdict, limits on it, accepted findings, and the formats of other programs."""
 
 import json
+import re
 from datetime import date
 from pathlib import Path
 from random import Random
 from xml.etree import ElementTree
 
 import pytest
+from command_line import gradus as command
 from text_graders import audited, sound, sums
 
 import gradus
@@ -16,6 +18,7 @@ from gradus.auditing.result import verdict_of
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import ConfigError
 
+ROOT = Path(__file__).parents[2]
 WAYS = [
     TextTask(
         key=str(n),
@@ -131,3 +134,33 @@ def test_what_earns_on_every_task_does_not_shrink_to_what_earns_on_one():
 
     exploit = gradus.audit(loose, rows).to_json()["exploit"]["completion"]
     assert all(word in exploit for word in ("red", "green", "blue"))
+
+
+_GRADERS = """
+def loose(completions, answer, **columns):
+    return [float(gold in text or "reward" in text) for gold, text in zip(answer, completions)]
+
+def exact(completions, answer, **columns):
+    return [float(gold == text) for gold, text in zip(answer, completions)]
+"""
+
+
+def test_the_hook_prints_what_failed_with_its_fix_and_is_silent_otherwise(tmp_path, monkeypatch):
+    """The completion to ask again is the one on the screen, and what to change is that of the answer that paid."""
+    _rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graders.py").write_text(_GRADERS)
+    (entry,) = re.findall(r"entry: gradus (.*)", (ROOT / ".pre-commit-hooks.yaml").read_text())
+    ended = command(*entry.split(), "graders:exact", "rows.jsonl")
+    assert (ended.code, ended.output.strip()) == (0, "")
+    ended = command(*entry.split(), "graders.py:loose", "rows.jsonl", expect=1)
+    output = " ".join(ended.output.split())
+    assert "fix: read one answer" in output or "fix: compare the value itself" in output
+    assert '"completion": "reward"' in output
+    assert "after " in output, "the first exploit is printed when it is found"
+
+
+def test_an_answer_that_holds_the_right_one_is_no_near_miss():
+    """A grader that pays part for the right line among others was said to pay as much for wrong answers."""
+    lines = lambda task, answer: (task.gold in answer.split()) / max(1, len(answer.split()))  # noqa: E731
+    assert audited(lines)["figure"].measured["near"]["share"] < 0.1

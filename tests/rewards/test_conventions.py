@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 
@@ -52,3 +53,14 @@ def test_a_reward_is_audited_on_rows_in_one_call():
     shown = [row["example"] for row in wrong.measured.values() if "example" in row]
     assert shown
     assert all(plain(each["completion"], each["gold"]) for each in shown)
+
+
+def test_a_scorer_of_inspect_is_a_reward_function():
+    """Its own classes go in, and its grades are numbers as Inspect counts them."""
+    pytest.importorskip("inspect_ai")
+    from inspect_ai.scorer import includes
+
+    function = as_trl(includes)
+    columns = {"answer": ["4", "4"]}
+    pending = function(["2+2"] * 2, ["it is 4", [{"role": "assistant", "content": "5"}]], **columns)
+    assert asyncio.run(pending) == [1.0, 0.0]

@@ -37,9 +37,9 @@ _REMEDIES = {
     "grading": "Return the least reward in place of what is raised; `gradus rewards try` scores one answer.",
     "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
     "gold": "Pay gold more than the answers of other tasks.",
-    "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",
-    "reflexes": "Refuse answers that restate the question: compare values in their simplest form.",
-    "the source": "Take out what the named line pays for, or pay for it only beside a right answer.",
+    "blind answers": "Compare the answer with the right one before anything pays; pay for form only around a right answer.",
+    "reflexes": "Read the answer out of its form and compare it alone; text of the question in it may not pay.",
+    "the source": "Pay for what the named line looks for only around a right answer, and less than being right does.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
     "hostile answers": "Never execute an answer in the grader's process, and limit its time.",
     "leaks": "Take the answer out of what is shown.",
@@ -186,8 +186,14 @@ def _document(check: AuditCheck) -> dict[str, Any]:
         "notes": check.notes,
     }
     if check.status == "fail":
-        document["remedy"] = check.remedy or _REMEDIES.get(check.subject, _REMEDIES["search"])
+        document["remedy"] = _remedy(check)
     return document
+
+
+def _remedy(check: AuditCheck) -> str:
+    """What to change: of the kind of answer that pays, if the check shows one."""
+    changes = (note.change for note in check.notes if note.kind == "exploit" and note.change)
+    return next(changes, "") or check.remedy or _REMEDIES.get(check.subject, _REMEDIES["search"])
 
 
 _VERDICTS: Mapping[Status, str] = {**STATUS_WORDS, "note": "pass"}
@@ -257,6 +263,8 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
             evidence = check.evidence if whole else beginning(check.evidence, _EVIDENCE)
             mark = (MARKS[check.status], STYLES[check.status])
             parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))
+            if check.status == "fail" and check.subject != "figure":
+                parts.append(Text(f"     fix: {_remedy(check)}"))
     for status, word in (("pass", "passed"), ("note", "left out")):
         names = [check.subject for check in result.checks if check.status == status and check.subject != "figure"]
         if names:

@@ -42,6 +42,7 @@ class Audit(Shown):
 
     spec: EnvironmentSpec
     result: AuditResult
+    only_failed: bool = False  # print nothing unless the verdict is fail
 
     @property
     def verdict(self) -> str:
@@ -67,6 +68,8 @@ class Audit(Shown):
 
         result = self.result
         parts: list[Any] = []
+        if self.only_failed and result.verdict != "fail":
+            return parts
         if verbose() and result.hack is not None:
             parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
         parts += screen(result, whole=verbose())
@@ -102,11 +105,15 @@ def _after_audit(
     call: CommandCall,
 ) -> int:
     subject, rows, rewards, out = call["subject"], call["rows"], call["rewards"], call["out"]
+    if result.only_failed and result.verdict != "fail":
+        return _CODES["pass"]
     environment = subject if rows is None else rows
     functions = rewards if rows is None else [subject, *rewards]
     reward_words = [word for function in functions for word in ("--reward", function)]
     again = [*reward_words, *call.same(*_SAME)]
-    if JSON_FILE.get() is None and (line := next((each.command for each in result.result.notes if each.command), "")):
+    examples = filter(None, [result.result.exploit, *result.result.notes])  # the one on the screen before others
+    line = next((example.command for example in examples if example.command), "")
+    if line and JSON_FILE.get() is None:
         note(f"ask it again: {line}")
     if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
         next_command(
@@ -139,6 +146,7 @@ def audit(
     seconds: float | None = None,
     fast: bool = False,
     fail_on: str = "",
+    only_failed: bool = False,
     out: str | Path | None = None,
 ) -> Audit: ...
 @overload
@@ -155,6 +163,7 @@ def audit(
     seconds: float | None = None,
     fast: bool = False,
     fail_on: str = "",
+    only_failed: bool = False,
     out: str | Path | None = None,
 ) -> Audit: ...
 @command("audit", _after_audit, shown=True)
@@ -183,6 +192,9 @@ def audit(
     seconds: Annotated[float | None, _SECONDS] = None,
     fast: Annotated[bool, Parameter(help="12 tasks and 3 seconds, for a hook before each commit.")] = False,
     fail_on: Annotated[str, Parameter(help="Also fail above these shares of gold, as in 'free>0.1, near>0.3'.")] = "",
+    only_failed: Annotated[
+        bool, Parameter(help="Print nothing and end with 0 unless the verdict is fail, for hooks.")
+    ] = False,
     out: Annotated[
         str | Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
     ] = None,
@@ -228,7 +240,7 @@ def audit(
     result = with_accepted(with_limits(result, limits), read_accepted(rows_file.parent), date.today())
     for line in workflow_lines(result) if os.environ.get("GITHUB_ACTIONS") else ():
         print(line)
-    audited = Audit(spec, result)
+    audited = Audit(spec, result, only_failed)
     for path in audited.save(out) if out is not None else ():
         note(f"written: {path}")
     return audited

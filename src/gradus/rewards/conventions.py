@@ -1,12 +1,14 @@
 """Takes reward functions as other projects write them: one completion at a time, by the names of their parameters.
 
 verl: ``compute_score(data_source, solution_str, ground_truth, extra_info) -> float | {"score": float}``. verifiers: ``f(completion, answer,
-**more) -> float``. Plain functions: ``f(response, gold) -> bool``. Functions with ``completions`` are TRL's and stay as they are.
+**more) -> float``. Plain functions: ``f(response, gold) -> bool``. Inspect: ``async score(state, target) -> Score``, or what ``@scorer``
+decorates. Functions with ``completions`` are TRL's and stay as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -14,6 +16,8 @@ from typing import Any, cast
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
 GOLD_COLUMNS = {*_GOLD, "solution"}  # what functions of all completions call the column of gold answers
+_INSPECT = "__registry_info__"  # what Inspect's decorators leave on a function
+_MODEL = "gradus/policy"  # a name, as a state of Inspect has one
 _COLUMN: tuple[type[Any], ...] = (list, tuple)
 _EMPTY: Mapping[str, Any] = {"data_source": "", "extra_info": {}, "info": {}, "state": {}, "task": ""}
 
@@ -24,9 +28,48 @@ def as_trl(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return function
+    if hasattr(function, _INSPECT) and not parameters:
+        return as_trl(function())  # the scorer without arguments
+    if {"state", "target"} <= set(parameters):
+        return OneByOne(InspectScorer(function))
     if "completions" in parameters or not any(name in parameters for name in _TEXT):
         return function
     return OneByOne(function)
+
+
+class InspectScorer:
+    """A scorer of Inspect as a function of one completion: it gets Inspect's own state and target, and its grades count as Inspect counts them."""
+
+    def __init__(self, score: Callable[..., Any]) -> None:
+        self.__wrapped__ = score  # inspect finds the source there
+        self.__name__ = getattr(score, "__qualname__", "score").split(".")[0]
+        self.__signature__ = inspect.signature(self.__call__)
+
+    async def __call__(self, prompt: Any, completion: Any, answer: Any, **columns: Any) -> float:
+        """The reward of a completion, by the last answer of a state that holds nothing else."""
+        model: Any = importlib.import_module("inspect_ai.model")
+        scorer: Any = importlib.import_module("inspect_ai.scorer")
+        solver: Any = importlib.import_module("inspect_ai.solver")
+        output = model.ModelOutput.from_content(_MODEL, _text_of(completion))
+        target = scorer.Target(answer)
+        question = _text_of(prompt)
+        state = solver.TaskState(
+            model=model.ModelName(_MODEL),
+            sample_id=1,
+            epoch=1,
+            input=question,
+            messages=[model.ChatMessageUser(content=question), output.message],
+            target=target,
+            output=output,
+            metadata=columns,
+        )
+        score = await self.__wrapped__(state, target)
+        return float(scorer.value_to_float()(score.value))
+
+
+def _text_of(message: Any) -> str:
+    """A text, or the content of the last of some messages."""
+    return message if isinstance(message, str) else str(message[-1]["content"])
 
 
 class OneByOne:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -29,7 +30,8 @@ class Earned:
     gold: str
 
     def __str__(self) -> str:
-        return f"{self.share:.2f} ({self.what}: {quoted(self.completion, _QUOTED)} for {quoted(self.gold, _QUOTED)})"
+        example = f"{quoted(self.completion, _QUOTED)} for {quoted(self.gold, _QUOTED)}"
+        return f"{self.share:.2f} ({self.what} earns it: {example})"
 
 
 def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
@@ -88,7 +90,11 @@ def _is_wrong(probe: Probe, check: str) -> bool:
     if check == "gold":
         return probe.operator.startswith("wrong ")
     wrong = WRONG.get(probe.operator)
-    return wrong is None or (wrong.is_settled(probe.task) and not wrong.lenient)
+    if wrong is None:
+        return True
+    gold = re.escape(probe.task.answer)
+    holds_gold = re.search(rf"(?<![\w.-]){gold}(?!\w)", probe.answer)
+    return wrong.is_settled(probe.task) and not wrong.lenient and not holds_gold
 
 
 def _shares(ground: Ground, probes: Sequence[Probe]) -> list[tuple[float, Probe]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
 
@@ -39,6 +39,7 @@ class Wrong:
     # a grader that accepts it is lenient and cannot be exploited by it.
     lenient: str = ""
     settled_by: str = ""  # what the author can say in the rows to settle whether the answer is wrong
+    fix: str = ""  # what to change if it is accepted, though it is surely wrong
 
     def answers(self, gold: Gold, rng: Random) -> tuple[str, ...]:
         """Returns the answers that all must be accepted to count, none if the mutation does not apply."""
@@ -497,4 +498,25 @@ _ROWS: Mapping[str, Make | Wrong] = {
     ),
     "look-alike letters": Wrong(make=_text(_look_alike), rule=_never),
 }
-WRONG = {name: row if isinstance(row, Wrong) else Wrong(make=row) for name, row in _ROWS.items()}
+_VALUE = "compare the value itself, with no more tolerance than the rounding of the right answer"
+_ELEMENTS = "compare all elements: their number, their order where it counts, and each one"
+_FIELDS = "compare every field of the answer"
+_FIXES: Mapping[str, str] = {  # by words of the name; the first that stands in it
+    "in both orders": "read one answer, the last, and compare it alone",
+    "judge": "show the judge the answer alone, marked as data",
+    "percent|off by one|digit|sign|ten times|NaN|day|month|unit": _VALUE,
+    "key|call": _FIELDS,
+    "element|twice|neighbors|number": _ELEMENTS,
+    "case|letter|backwards|opposite|negated|names|replaced": "compare the words as they stand, in their order",
+    "": "compare the whole answer, from its first to its last character",
+}
+
+
+def _with_fix(name: str, row: Make | Wrong) -> Wrong:
+    """The row with what to change if it is accepted."""
+    wrong = row if isinstance(row, Wrong) else Wrong(make=row)
+    words = next(words for words in _FIXES if re.search(words, name))
+    return replace(wrong, fix=_FIXES[words])
+
+
+WRONG = {name: _with_fix(name, row) for name, row in _ROWS.items()}

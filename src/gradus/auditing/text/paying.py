@@ -335,7 +335,7 @@ def _settled(ground: Ground, kind: _KindOfWrong, probes: Sequence[Probe], accept
     text = f"{quoted(accepted[0].completion, _QUOTED)} for {accepted[0].task.answer[:40]!r}"
     evidence = f"{kind.subject}: accepted in {count}, e.g. {text}"
     if fails:
-        note = _note(ground, "exploit", kind.subject, example, count)
+        note = _note(ground, "exploit", kind.subject, example, count, WRONG[kind.subject].fix)
         return replace(kind, status="fail", evidence=evidence, note=note, measured=measured)
     if (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT):
         return replace(kind, status="open", evidence=evidence, measured=measured)
