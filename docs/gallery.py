@@ -1,26 +1,20 @@
-"""Make the gallery of the site: reports and audits of three runs, and the page on which a visitor tries to exploit graders.
+"""Make the gallery of the site: reports and audits of three runs.
 
 `python docs/gallery.py` takes the runs that are in runs/, makes the missing ones by the commands below (some minutes), and writes their
-pages into docs/gallery/. `--play` writes docs/play.html alone. `--picture` draws docs/figures/report.png from the first report with Chromium. Nothing that these pages show is loaded from elsewhere.
+pages into docs/gallery/. `--picture` draws docs/figures/report.png from the first report with Chromium. Nothing that these pages show is loaded from elsewhere.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-PLAY = DOCS / "play.html"
-TABLE = re.compile(r"^const table = .*;$", re.MULTILINE)
 GRADUS = (sys.executable, "-m", "gradus")
-LETTERS = 12
 RUNS = {  # name on the site -> (folder of the whole run, the command that makes it or its -quick one)
     "published": ("runs/sums", (*GRADUS, "run", "examples/published/sums.toml", "--model", "SMOLLM2")),
     "shop": ("runs/shop", (*GRADUS, "run", "shop", "--quick", "--set", "audit.enabled=true")),
@@ -32,9 +26,6 @@ def main() -> None:
     """Write the pages; a run that is missing is made first."""
     if "--picture" in sys.argv:
         picture()
-        return
-    play()
-    if "--play" in sys.argv:
         return
     (DOCS / "gallery").mkdir(exist_ok=True)
     for name, (folder, command) in RUNS.items():
@@ -66,31 +57,6 @@ def picture() -> None:
 def _finished(folder: str) -> Path | None:
     """The folder of a run, or of its quick one, if it has a report."""
     return next((run for run in (ROOT / folder, ROOT / f"{folder}-quick") if (run / "report.html").is_file()), None)
-
-
-def play() -> None:
-    """Put the letters of examples/reward_hack.py, and the answer that its audit finds, into docs/play.html."""
-    import gradus
-
-    example = example_of_the_hack()
-    found = gradus.audit(example["loose"], example["rows"]).to_json()["exploit"]
-    table = {
-        "letters": example["rows"][
-            :: len(example["rows"]) // LETTERS + 1
-        ],  # odd steps: letters of one matter and of two
-        "hack": found.get("completion", found["answer"]),
-        "python": example["source"],
-    }
-    page = PLAY.read_text(encoding="utf-8")
-    PLAY.write_text(TABLE.sub(lambda _: f"const table = {json.dumps(table)};", page), encoding="utf-8")
-
-
-def example_of_the_hack() -> dict[str, Any]:
-    """The names of examples/reward_hack.py before its audit, and as `source` the text of its reward."""
-    text = (ROOT / "examples/reward_hack.py").read_text(encoding="utf-8")
-    names: dict[str, Any] = {"__name__": "reward_hack"}
-    exec(compile(text.partition("# ## The audit")[0], str(ROOT / "examples/reward_hack.py"), "exec"), names)
-    return {**names, "source": re.findall(r"^def loose.*?\n\n", text, re.DOTALL | re.MULTILINE)[0].strip()}
 
 
 def _make(command: tuple[str, ...]) -> None:

@@ -105,7 +105,7 @@ _GENEROUS = 0.34  # of the range: what a form may earn above silence and not be 
 _OUTWEIGHS = 0.5
 _KEPT = 0.9  # of what a completion earns: what a shorter one must earn to be shown in its place
 _PARTS = (r"\S+\s*|^\s+", r"(?s).")  # words and characters, which are left out to shorten it
-_OTHERS = 7  # tasks besides its own on which a shorter completion is asked
+_OTHERS = 15  # tasks of other answers on which a shorter completion is asked
 _SHORTENINGS, _SHORTENING_SECONDS = 80 * (1 + _OTHERS), 1.0
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
@@ -200,8 +200,8 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
     It is asked on its own task and some others, so that what earns on all of them still does. It never comes to state the right answer. A slow grader is asked for a second at most. Source: delta debugging, Zeller and Hildebrandt (2002).
     """
     task = next(task for task in ground.tasks if task.key == example["task"])
-    others = [other for other in ground.tasks if other.key != task.key]
-    asked = [task, *others[:_OTHERS]]
+    others = {other.answer: other for other in ground.tasks if other.answer != task.answer}
+    asked = [task, *list(others.values())[:_OTHERS]]
 
     def rewards(text: str) -> list[float]:
         return [scored.value or 0.0 for scored in ground.scorer.score([(each, text) for each in asked])]
