@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tiny_qwen2 import make_tiny_qwen2
 
 import gradus
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.runs.forecast.checks import require_names
+from gradus.runs.forecast.prompts import PromptTrial, TriedPrompt
+from gradus.runs.stages.context import RunContext, run_policies
+from gradus.stats import mean_interval
 
 Rows = list[dict[str, str]]
 LABELS = [{"text": f"message {n}", "label": ("light_on", "light_off", "lock_the_door")[n % 3]} for n in range(80)]
@@ -88,3 +92,27 @@ def test_a_reference_answer_that_does_not_fit_or_does_not_earn_the_most_is_refus
         require_names(make_job(odd, model=model, rewards=["correctness"]))
     findings = {finding.subject: finding for finding in gradus.check(SUMS, model=model, quick=True).findings}
     assert findings["reference"].evidence == "the reference answers earn 1, the most that there is"
+
+
+def test_a_better_prompt_than_a_persons_is_asked_of_the_base_beside_it(model: Path, tmp_path: Path) -> None:
+    """A person's prompt stays; whether training is worth more than a prompt then stood in no table."""
+    prompts = [
+        TriedPrompt(name=name, text=text, reward=mean_interval([reward, reward]))
+        for name, text, reward in (("none", None, 0.1), ("instruction", "Mine.", 0.2), ("2 examples", "Q A", 0.3))
+    ]
+    assert PromptTrial(prompts=prompts, fixed=False).changes() == {"model.system_prompt": "Q A"}
+    assert PromptTrial(prompts=prompts[:2], fixed=True).changes() == {}
+    better = PromptTrial(prompts=prompts, fixed=True).changes()
+    assert better == {"eval.prompted": "Q A"}
+    job = make_job(SUMS, model=model, quick=True, settings={"model.system_prompt": "Mine.", **better})
+    assert job.policies()[:2] == ("base", "prompted")
+    asked: list[str] = []
+    policies = run_policies(RunContext(job, tmp_path, redo=False, console=Console(quiet=True)), ["base", "prompted"])
+    for policy in policies.values():
+        rolled = gradus.roll_out(job.environment, policy, tasks=[job.environment.train_task(0)])
+        tokens = rolled.episodes[0].turns[0].tokens
+        assert tokens is not None
+        asked.append(policy.tokenizer.decode(tokens.context_ids))
+    assert "Mine." in asked[0]
+    assert "Q A" in asked[1]
+    assert "Mine." not in asked[1]

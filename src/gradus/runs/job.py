@@ -72,7 +72,10 @@ class Job:
             names += ["sft"] if recipe.teach.enabled else []
             names += ["distill"] if recipe.distill else []
             names += ["grpo", "grpo-greedy"]
-        return tuple(names if "base" in names else ["base", *names])  # what training began with is in every table
+        names = names if "base" in names else ["base", *names]  # what training began with is in every table
+        if recipe.eval.prompted is not None and "prompted" not in names:
+            names.insert(names.index("base") + 1, "prompted")
+        return tuple(names)
 
     def template(self) -> dict[str, Any]:
         """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""

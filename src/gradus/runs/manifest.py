@@ -44,6 +44,7 @@ TRAINING = ("model", "sft", "distill", "grpo")  # each begins with the model of 
 CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
     "base": ("model", False),
     "base-greedy": ("model", True),
+    "prompted": ("model", False),
     "sft": ("sft", False),
     "sft-greedy": ("sft", True),
     "distill": ("distill", False),

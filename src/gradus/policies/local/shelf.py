@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import EpisodeStart
@@ -34,7 +35,8 @@ class ModelShelf:
 class ShelvedPolicy:
     """A :class:`~gradus.policies.local.policy.LocalPolicy` whose model is loaded when it rolls out.
 
-    ``key``: which model; policies with the same key share it. ``make``: what becomes of it.
+    ``key``: which model; policies with the same key share it. ``make``: what becomes of it. ``system_prompt``: what it reads in place of the
+    environment's.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class ShelvedPolicy:
         make: Callable[[LoadedModel], LocalPolicy],
         *,
         name: str,
+        system_prompt: str | None = None,
     ) -> None:
         self._shelf = shelf
+        self._system_prompt = system_prompt
         self._key = key
         self._load = load
         self._make = make
@@ -68,4 +72,6 @@ class ShelvedPolicy:
         """Open a session for episodes that are rolled out at once."""
         loaded = self.loaded
         self._tokenizer = loaded.tokenizer
+        if self._system_prompt is not None:
+            episodes = [replace(episode, system_prompt=self._system_prompt) for episode in episodes]
         return self._make(loaded).start(episodes)

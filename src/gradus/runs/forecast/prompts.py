@@ -18,6 +18,7 @@ QUESTIONS = 24
 _EXAMPLES = (2, 4)
 _LONG_EXAMPLE = 300  # letters; a prompt of longer examples costs more than it gives
 _KEY = "model.system_prompt"
+_INSTRUCTION = "instruction"  # the recipe's own line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,12 @@ class PromptTrial:
         return max(self.prompts, key=lambda prompt: prompt.reward.mean or 0.0)
 
     def changes(self) -> dict[str, str | None]:
-        """Returns the setting that follows."""
-        return {} if self.fixed else {_KEY: self.best.text}
+        """Returns the setting that follows: a better prompt than a person's is asked of the base beside it."""
+        if not self.fixed:
+            return {_KEY: self.best.text}
+        own = next(prompt for prompt in self.prompts if prompt.name == _INSTRUCTION)
+        better = self.best.text is not None and (self.best.reward.mean or 0.0) > (own.reward.mean or 0.0)
+        return {"eval.prompted": self.best.text} if better else {}
 
     def line(self) -> str:
         """Returns the figures in a line."""
@@ -73,7 +78,7 @@ def prompts_of(job: Job) -> dict[str, str | None]:
     line, tasks = job.recipe.model.system_prompt, job.environment.data_set
     if line is None or not isinstance(tasks, TableTasks) or tasks.system_prompt != line:
         return {}
-    texts: dict[str, str | None] = {"none": None, "instruction": line}
+    texts: dict[str, str | None] = {"none": None, _INSTRUCTION: line}
     items = [item for item in mixed(tasks.splits["train"]) if item.answer and len(example_of(item)) <= _LONG_EXAMPLE]
     for count in _EXAMPLES:
         if len(items) > 2 * count:

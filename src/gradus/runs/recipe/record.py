@@ -129,6 +129,9 @@ class EvalSection(_Section):
     pairs: tuple[str, ...] = Field(
         default=(), description="Pairs to compare, as `a-b`; each policy minus those before it by default."
     )
+    prompted: str | None = Field(
+        default=None, description="A better prompt of the base, which is asked with it too, as `prompted`."
+    )
     shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
 
 

@@ -162,4 +162,5 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
         batch_size=grpo.batch_size,
         grammar=run.spec.language.grammar,
     )
-    return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name)
+    prompt = run.recipe.eval.prompted if name == "prompted" else None
+    return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name, system_prompt=prompt)

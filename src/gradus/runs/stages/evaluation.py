@@ -52,7 +52,9 @@ def graders_of(run: RunContext) -> list[str]:
 
 def pairs_of(run: RunContext) -> list[tuple[str, str]] | None:
     """Returns the pairs that the recipe names; None for those by default."""
-    return [parse_pair(text, run.job.policies()) for text in run.recipe.eval.pairs] or None
+    names, section = run.job.policies(), run.recipe.eval
+    beside = ["grpo-prompted"] if section.pairs and section.prompted is not None and "grpo" in names else []
+    return [parse_pair(text, names) for text in (*section.pairs, *beside)] or None
 
 
 def add_promises(run: RunContext, document: Results) -> None:
