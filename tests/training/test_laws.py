@@ -7,7 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,8 +23,10 @@ from gradus.training import grpo, learner
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import loss_step, objective, update
+from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.law_names import LAWS
-from gradus.training.laws.runner import LawBroken
+from gradus.training.laws.movement import Movement
+from gradus.training.laws.runner import LawBroken, norm_of
 
 Call = Callable[..., Any]
 
@@ -178,6 +181,23 @@ def test_all_laws_are_measured_in_one_run(lamps_model: Path, tmp_path: Path) -> 
     worst = largest_shares(tmp_path / "run")
     assert set(worst) == set(LAWS)
     assert max(worst.values()) < 0.5, worst
+
+
+def test_muon_in_bfloat16_is_no_fault() -> None:
+    """Of a gradient of nearly one rank its products make anything in the directions of small singular values."""
+    model = torch.nn.Linear(48, 96, bias=False)
+    config = GrpoConfig(optimizer="muon", lr=1e-3, grad_clip=0.0)
+    optimizer = make_optimizer(model, config)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(1, 5):
+        strong = torch.randn(96, 1, generator=generator) @ torch.randn(1, 48, generator=generator)
+        model.weight.grad = strong + 4e-3 * torch.randn(96, 48, generator=generator)
+        movement = Movement(cast(Any, SimpleNamespace(model=model)), optimizer, config, config.lr, step)
+        norm = norm_of(model.weight.grad)
+        optimizer.step()
+        pairs = list(movement.again(norm))
+        assert len(pairs) == 4
+        assert all(abs(pair.first - pair.second) <= pair.allowed for pair in pairs), pairs
 
 
 @pytest.mark.parametrize("number", [3, 11, 19])

@@ -53,10 +53,9 @@ class Movement:
         kept = self._kept()
         for name, weight, before in self._drawn:
             master, gradient = master_of(weight), clip * before["gradient"]
-            after = kept[master]
+            after, moved = kept[master], master.detach() - before["value"]
             if "momentum_buffer" in after:
-                # Its products in bfloat16 bring small singular values to anything below 1.
-                exact, mean, change = 0.5, *self._muon(before, gradient)
+                exact, (mean, moved, change) = 0.2, self._muon(before, gradient, moved)
             elif "exp_avg" in after:
                 exact, mean, change = 2e-3, *self._adamw(before, gradient)
             else:
@@ -67,7 +66,7 @@ class Movement:
             yield apart(average, mean, 1e-3, f"the optimizer's mean of the clipped gradients of {name}", noise)
             rounding = 3e-7 * norm_of(before["value"]) + 1e-10
             place = f"the change of {name} at rate {self._lr:.3g}"
-            yield apart(master.detach() - before["value"], change, exact, place, rounding)
+            yield apart(moved, change, exact, place, rounding)
             yield apart(weight.detach(), master.detach().to(weight), 1e-6, f"{name}, against its float32 master")
 
     def _adamw(self, before: Kept, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,20 +80,26 @@ class Movement:
         decay = self._config.weight_decay if decays else 0.0
         return mean, -self._lr * (mean / (1 - first**steps) / size + decay * before["value"])
 
-    def _muon(self, before: Kept, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of Muon: the singular values of the nesterov mean are brought near 1."""
+    def _muon(self, before: Kept, gradient: Tensor, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean gradient; what the weights have moved and must, along the large singular vectors of the nesterov mean.
+
+        Muon brings singular values near 1. Of small ones its products in bfloat16 make anything.
+        """
         momentum = 0.95 if self._config.betas[0] else 0.0
         mean = momentum * before.get("momentum_buffer", 0.0) + (1 - momentum) * gradient
         linalg: Any = torch.linalg  # it has no types
         nesterov = (1 - momentum) * gradient + momentum * mean
         left, values, right = linalg.svd(nesterov / max(norm_of(nesterov), 1e-7), full_matrices=False)
+        large = values > 0.1 * values.max()
+        left, values, right = left[:, large], values[large], right[large]
         a, b, c = _QUINTIC
         for _ in range(5):
             values = a * values + b * values**3 + c * values**5
         rows, columns = gradient.shape
-        update: Tensor = math.sqrt(max(1.0, rows / columns)) * (left * values) @ right
+        update: Tensor = math.sqrt(max(1.0, rows / columns)) * values.diag()
+        decay: Tensor = self._config.weight_decay * left.mT @ before["value"] @ right.mT
         rate = self._lr * self._config.muon_lr / self._config.lr
-        return mean, -rate * (update + self._config.weight_decay * before["value"])
+        return mean, left.mT @ moved @ right.mT, -rate * (update + decay)
 
 
 def drawn_tensors(model: nn.Module, seed: int, step: int) -> list[tuple[str, nn.Parameter]]:
