@@ -16,7 +16,7 @@ from gradus.commands.options import (
     AT_LEAST_ONE,
     COMMAS,
     NUMBERS,
-    WORDS,
+    WORD,
     Data,
     Environment,
     MaxNewTokens,
@@ -299,15 +299,20 @@ class Comparison(Shown):
 
 
 def _after_compare(result: Comparison, _: CommandCall) -> None:
-    next_command("report", list(result.runs.values())[-1])
+    last = list(result.runs.values())[-1]
+    if last.is_dir():
+        next_command("report", last)
 
 
 @command("compare", _after_compare, shown=True)
 def compare(
     *runs: Annotated[
         str | Path | Run,
-        WORDS,
-        Parameter(name="runs", help="Run folders, as PATH or NAME=PATH; later ones minus earlier ones."),
+        WORD,
+        Parameter(
+            name="runs",
+            help="Run folders, or files of results by task (lm-eval, inspect), as PATH or NAME=PATH; later ones minus earlier ones.",
+        ),
     ],
     policy: Annotated[
         str | None,
@@ -324,8 +329,13 @@ def compare(
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP
     """
-    from gradus.runs.comparison import compare_runs, differing_settings, named_runs
+    from gradus.runs.comparison import compare_runs, differing_settings, named_paths, named_runs
+    from gradus.runs.task_results import compare_files
 
-    folders = named_runs([str(run.folder) if isinstance(run, Run) else str(run) for run in runs])
+    words = [str(run.folder) if isinstance(run, Run) else str(run) for run in runs]
+    folders = named_paths(words)
+    if all(path.is_file() for path in folders.values()):
+        return Comparison(compare_files(folders), folders, {})
+    folders = named_runs(words)
     settings = {key: dict(zip(folders, values, strict=True)) for key, values in differing_settings(folders)}
     return Comparison(compare_runs(folders, policy=policy), folders, settings)

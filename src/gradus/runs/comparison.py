@@ -23,8 +23,8 @@ _GRADING = ("rewards.", "weights.", "reward_messages.")  # keys of a recipe
 OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
 
-def named_runs(words: Iterable[str]) -> dict[str, Path]:
-    """Finished runs, two at least, as ``name=path`` or as a path whose last part is the name."""
+def named_paths(words: Iterable[str]) -> dict[str, Path]:
+    """Runs or files, two at least, as ``name=path`` or as a path whose last part is the name."""
     runs: dict[str, Path] = {}
     for text in words:
         name, path = "", text
@@ -39,6 +39,12 @@ def named_runs(words: Iterable[str]) -> dict[str, Path]:
         runs[name] = folder
     if len(runs) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(runs)}; give name=path for each")
+    return runs
+
+
+def named_runs(words: Iterable[str]) -> dict[str, Path]:
+    """Finished runs, as :func:`named_paths`. Raises ConfigError for a folder without what such a run has."""
+    runs = named_paths(words)
     for folder in runs.values():
         for file in ("results.json", "recipe.toml"):
             if not (folder / file).is_file():

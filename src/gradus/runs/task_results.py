@@ -1,0 +1,109 @@
+"""Results by task that another evaluator wrote, as episodes: lm-eval's samples, inspect's JSON logs, and plain lines of tasks and rewards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader, Reward, StopReason, Task
+from gradus.core.documents import Results
+from gradus.core.files import read_json, read_json_lines
+from gradus.core.values import is_table
+
+_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's correct, partial, incorrect, no answer
+_NAME = "tasks"
+Scores = Mapping[tuple[str, int], float]  # (task, sample or seed) -> reward
+
+
+def compare_files(files: Mapping[str, Path]) -> Results:
+    """The document of an evaluation whose policies are the files, paired over tasks. Raises ConfigError unless they have the same tasks."""
+    from gradus.evidence.evaluation import compare_seeds
+
+    tables = {name: task_scores(path) for name, path in files.items()}
+    keys = {name: set(table) for name, table in tables.items()}
+    if len({frozenset(tasks) for tasks in keys.values()}) > 1:
+        counts = ", ".join(f"{name} has {len(tasks)}" for name, tasks in keys.items())
+        shared = len(set[tuple[str, int]].intersection(*keys.values()))
+        raise ConfigError(
+            f"the files are not of the same tasks ({counts}; all have {shared}); evaluate on one set of tasks"
+        )
+    numbers = {key: number for number, key in enumerate(sorted(set[tuple[str, int]]().union(*keys.values())))}
+    episodes = {name: {0: _episodes(name, table, numbers)} for name, table in tables.items()}
+    grader = Grader(name="score", compute=_not_called, weights={"score": 1.0})
+    spec = EnvironmentSpec(
+        name=_NAME,
+        summary="",
+        make=_not_called,
+        train_task=_not_called,
+        max_turns=1,
+        graders={"score": grader},
+        conditions={_NAME: Condition(name=_NAME, seeds=(), summary="results by task")},
+    )
+    return compare_seeds(spec, {_NAME: episodes}, seeds=[], graders=["score"])
+
+
+def task_scores(path: Path) -> Scores:
+    """The reward of each task and sample of a file. Raises ConfigError for a file of another form."""
+    if path.suffix == ".eval":
+        raise ConfigError(f"{path} is compressed in inspect's own way; write it as JSON: inspect log convert --to json")
+    if path.suffix == ".json":
+        rows = [_inspect(sample) for sample in _samples(read_json(path))]
+    else:
+        rows = [_line(line) for line in read_json_lines(path)]
+    scores: dict[tuple[str, int], float] = {}
+    for row in rows:
+        if row is None:
+            raise ConfigError(
+                f"{path} has no results by task; expected lm-eval's samples_*.jsonl, inspect's log as JSON (inspect log convert --to json), "
+                'or lines {"task": ..., "seed": 0, "reward": 1.0}'
+            )
+        task, sample, value = row
+        scores.setdefault((task, sample), value)  # lm-eval has a line a filter, the first of which is its main one
+    if not scores:
+        raise ConfigError(f"{path} is empty")
+    return scores
+
+
+def _line(line: Mapping[str, Any]) -> tuple[str, int, float] | None:
+    """A line of lm-eval, whose first metric counts, or of one's own."""
+    names = line.get("metrics")
+    if "doc_id" in line and isinstance(names, list) and names:
+        return _row(line["doc_id"], 0, line.get(cast(str, names[0])))
+    return _row(line["task"], line.get("seed", 0), line.get("reward")) if "task" in line else None
+
+
+def _samples(document: Any) -> Sequence[Mapping[str, Any]]:
+    """The samples of a log of inspect."""
+    return list(document.get("samples", [{}])) if is_table(document) else [{}]
+
+
+def _inspect(sample: Mapping[str, Any]) -> tuple[str, int, float] | None:
+    """A sample of inspect, whose first scorer counts."""
+    scores = sample.get("scores")
+    if not is_table(scores) or not scores:
+        return None
+    score: Any = next(iter(scores.values()))
+    value = score.get("value") if is_table(score) else None
+    return _row(
+        sample.get("id"), sample.get("epoch", 1), _LETTERS.get(value, value) if isinstance(value, str) else value
+    )
+
+
+def _row(task: Any, sample: Any, value: Any) -> tuple[str, int, float] | None:
+    return (str(task), int(sample), float(value)) if isinstance(value, int | float) else None
+
+
+def _episodes(policy: str, scores: Scores, numbers: Mapping[tuple[str, int], int]) -> list[Episode]:
+    """An episode for each task and sample, in the order of the tasks."""
+    episodes: list[Episode] = []
+    for key, number in numbers.items():
+        task = Task(environment=_NAME, seed=number, condition=_NAME, id=json.dumps(key))
+        reward = Reward(grader="score", value=scores[key], components={"score": scores[key]})
+        episodes.append(Episode(task=task, policy=policy, turns=(), stop=StopReason.TERMINATED, reward=reward))
+    return episodes
+
+
+def _not_called(*_: Any) -> Any:
+    raise RuntimeError("results of others are compared as they are; nothing is made or graded")
