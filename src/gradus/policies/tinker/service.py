@@ -178,5 +178,7 @@ async def _once(function: Callable[..., Any], *args: Any, **options: Any) -> Any
 def _words(error: Any) -> str:
     """The server's own words of a refusal."""
     body: object = error.body
-    detail: object = cast(dict[str, object], body).get("detail") if isinstance(body, dict) else None
-    return str(detail or error.message).partition("\n")[0][:_WORDS]
+    fields = cast(dict[str, Any], body) if isinstance(body, dict) else {}
+    if isinstance(fields.get("error"), dict):  # as OpenAI's servers have it
+        fields = fields["error"]
+    return str(fields.get("detail") or fields.get("message") or error.message).partition("\n")[0][:_WORDS]
