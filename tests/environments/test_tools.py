@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
 
 @pytest.fixture
 def pantry(tmp_path):
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code = re.search(r"```python[^\n]*\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "pantry.py").write_text(code.group(1), encoding="utf-8")
     return environments.load(f"{tmp_path / 'pantry.py'}:spec")
 

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 CODES = "Exit codes: 0 done, healthy or pass; 1 a verdict against; 2 wrong usage; 3 unresolved, no data, or an error on the way."
 ANYWHERE = "Anywhere in the line: --json prints JSON, --json FILE.json writes it; --quiet shows less, --verbose shows every figure."
 START = """\
-gradus audit FILE.py:REWARD rows.jsonl     find out if a reward can be gamed
+gradus init --example letters              rows and two rewards to try the commands on
+gradus audit FILE.py:REWARD rows.jsonl     find out if a reward can be exploited
+gradus check rows.jsonl --model MODEL      what would go wrong in a run, memory, time
 gradus run rows.jsonl --model MODEL        audit, train, diagnose, evaluate, report
 gradus run rhythm                          the same in minutes, without a GPU or a network
-gradus envs                                environments that come with Gradus
 gradus show RUN                            episodes of a run, turn by turn
-gradus COMMAND --help                      the options of a command
 Every command: gradus --help. Your own data, step by step: docs/guide.md"""
 _USAGE, _NO_VERDICT, _INTERRUPTED = 2, 3, 130
 _LONGEST = 4000  # characters of an error: it may repeat what was typed

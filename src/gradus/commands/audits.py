@@ -199,7 +199,7 @@ def audit(
         str | Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
     ] = None,
 ) -> Audit:
-    """Find out if a reward can be gamed. Exit code 1: it can, or it refuses right answers; 3: unresolved.
+    """Find out if a reward can be exploited. Exit code 1: it can, or it refuses right answers; 3: unresolved.
 
     ``gradus.audit(my_reward, rows)`` audits a reward function, or several, on rows; so does ``gradus audit mine.py:reward rows.jsonl``.
 

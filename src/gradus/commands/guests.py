@@ -57,4 +57,6 @@ def attach_guests(app: App, panel: Any) -> None:
             problem(f"{each.value} is left out: the command gradus {each.name} exists already", "yellow")
             continue
         package = each.dist.name if each.dist is not None else each.value
-        app.command(each.value, name=each.name, group=panel, help=f"Commands of the package {package}.")
+        app.command(
+            each.value, name=each.name, group=panel, help=f"Commands of {each.name}, from the package {package}."
+        )

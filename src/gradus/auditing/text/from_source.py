@@ -73,6 +73,8 @@ def from_source(ground: Ground) -> AuditCheck:
         return AuditCheck(subject=NAME, status="note", evidence=evidence)
     first, *further = ground.usable_tasks
     gains, tried = _gains(ground, source, first)
+    if not tried:
+        return AuditCheck(subject=NAME, status="note", evidence="the grader's source holds no words or numbers to try")
     judges = (further or [first])[:_TASKS]
     finalists = {finalist.name: finalist for finalist in _finalists(gains) if _outweighs(ground, finalist, judges)}
     rates = [ground.rate(name, _probes(ground, finalist, judges)) for name, finalist in finalists.items()]

@@ -270,6 +270,9 @@ def _ask_wrong(
 def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditCheck:
     """The check from the probes of each operator, one a task."""
     kinds = [_kind_of_wrong(ground, name, rows) for name, rows in probes.items() if rows]
+    if not kinds:
+        evidence = "no answer that is wrong by a rule can be made from these reference answers"
+        return AuditCheck(subject="wrong answers", status="note", evidence=evidence)
     status = worst(kinds)
     sentences = [kind.evidence for kind in kinds if kind.evidence and kind.status == status]
     evidence = f"none of {len(kinds)} kinds of wrong answer made from the right one is accepted as a rule"
