@@ -94,11 +94,18 @@ def export_command(
         Parameter(name="--push", metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card."),
     ] = None,
     public: Annotated[bool, Parameter(help="With --push: everybody may see it.")] = False,
-    dry_run: Annotated[bool, Parameter(help="With --push: show exactly what would be uploaded, and stop.")] = False,
+    dry_run: Annotated[
+        bool, Parameter(help="With --push: write exactly what would be uploaded to --out, and stop.")
+    ] = False,
 ) -> None:
     """Write a model as a plain folder, or upload it to a hub."""
     if push_to is not None:
-        _tell_push(Path(source), push_to, *push(source, push_to, public=public, dry_run=dry_run))
+        plan, address = push(source, push_to, public=public, dry_run=dry_run)
+        _tell_push(Path(source), push_to, plan, address)
+        if dry_run:
+            from gradus.interop.push import write_plan
+
+            print(f"the same files: {write_plan(plan, out)}")
     else:
         _tell_export(export(source, out, merge=merge, dtype=dtype, overwrite=overwrite, gguf=gguf))
 

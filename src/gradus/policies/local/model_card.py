@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from gradus.core.documents import Results
-from gradus.stats import format_interval
+from gradus.core.documents import AuditRecord, ConditionResults, Costs, Results, means_of
+from gradus.stats import format_interval, format_money
 from gradus.version import __version__
 
 if TYPE_CHECKING:
     from gradus.policies.local.chat_template import ChatTemplate
+
+_MOST_MEASURES = 4  # columns of a table that still fits a page
 
 # Chat messages; or a text, for a model without a chat template.
 Question = str | Sequence[Mapping[str, str]]
@@ -43,6 +45,11 @@ class CardContents:
     figures: Sequence[str] = ()
     # The recipe that made the model, as TOML.
     recipe: str | None = None
+    # The run's audit.json and costs.json.
+    audit: AuditRecord | None = None
+    costs: Costs | None = None
+    # The command that makes the run again.
+    repeat: str | None = None
 
 
 def model_card(contents: CardContents) -> str:
@@ -60,6 +67,8 @@ def model_card(contents: CardContents) -> str:
         card=contents,
         version=__version__,
         interval=format_interval,
+        money=format_money,
+        measures=_measures,
         json=partial(json.dumps, ensure_ascii=False),
     )
     return str(card)
@@ -81,6 +90,12 @@ def _library(contents: CardContents) -> str:
     if contents.gguf is not None:
         return "gguf"
     return "transformers" if contents.adapters_of is None else "peft"
+
+
+def _measures(condition: ConditionResults) -> list[str]:
+    """Returns the environment's own measures of a policy, which are shown beside its reward."""
+    names = dict.fromkeys(name for policy in condition["policies"].values() for name in means_of(policy))
+    return [name for name in names if name not in ("reward", "true_reward", "env_reward")][:_MOST_MEASURES]
 
 
 def example_question(template: ChatTemplate, system_prompt: str) -> Question:
