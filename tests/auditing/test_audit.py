@@ -366,3 +366,10 @@ def test_alignment_is_needed_over_policies_and_within_each(n, within, across, st
 
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
     assert found.status == status, found.evidence
+
+
+@pytest.mark.parametrize(("ladder", "status"), [(("silence", "random"), "open"), (("random", "expert"), "note")])
+def test_policies_that_do_not_read_the_task_are_no_aim(ladder, status):
+    """A game by others, with a ladder of silence and random answers alone, passed."""
+    panel = _panel(dict.fromkeys(ladder, [(1.0, 1.0)] * 10), ladder=ladder)
+    assert check_alignment(panel, "return").status == status

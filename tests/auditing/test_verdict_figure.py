@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from random import Random
@@ -164,3 +165,12 @@ def test_an_answer_that_holds_the_right_one_is_no_near_miss():
     """A grader that pays part for the right line among others was said to pay as much for wrong answers."""
     lines = lambda task, answer: (task.gold in answer.split()) / max(1, len(answer.split()))  # noqa: E731
     assert audited(lines)["figure"].measured["near"]["share"] < 0.1
+
+
+def test_no_packing_that_does_not_pay_stands_around_what_is_shown():
+    """A grader of the last number was shown with tags and reasoning around the answer."""
+    tasks = [replace(task, before="<think>so</think> <answer>", after="</answer>") for task in sums(40)]
+    checks = audited(lambda task, answer: float(task.gold in answer), tasks)
+    exploit = next(note for note in checks["wrong answers"].notes if note.kind == "exploit")
+    assert not re.search("answer>|think", exploit.completion)
+    assert "answer>" not in checks["figure"].measured["near"]["completion"]

@@ -28,10 +28,10 @@ def as_trl(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return function
-    if hasattr(function, _INSPECT) and not parameters:
-        return as_trl(function())  # the scorer without arguments
     if {"state", "target"} <= set(parameters):
         return OneByOne(InspectScorer(function))
+    if hasattr(function, _INSPECT):
+        return as_trl(function())  # what @scorer decorates makes scorers, here with its defaults
     if "completions" in parameters or not any(name in parameters for name in _TEXT):
         return function
     return OneByOne(function)

@@ -161,8 +161,9 @@ def check_exploits(panel: PanelEpisodes) -> AuditCheck:
 
 def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
-    # Skill that somebody declared is an aim too; without any, nothing that was found means nothing.
-    without_skill: Status = "note" if len(panel.ladder) > 1 else "open"
+    # Skill that somebody declared is an aim too. Policies that do not read the task show none, and without any a pass would mean nothing.
+    has_skill = not set(panel.ladder) <= {panel.ladder[0], *BLIND}
+    without_skill: Status = "note" if has_skill else "open"
     if not panel.knows_aim:
         return AuditCheck(subject="alignment", status=without_skill, evidence=NO_AIM)
     if panel.is_own_aim:

@@ -237,6 +237,13 @@ class Ground:
             self.errors.append(probe)
         return probe
 
+    def unpacked(self, probe: Probe) -> Probe:
+        """The probe without the form around its answer, if the answer alone earns as much."""
+        (score,) = self.scorer.score([(probe.task, probe.answer)])
+        if score.value is not None and score.value >= probe.reward:
+            return replace(probe, task=replace(probe.task, before="", after=""))
+        return probe
+
     def rng(self, operator: str, task: TextTask) -> Random:
         """Randomness that is keyed by operator and task."""
         return child_rng(self.seed, "audit", "text", operator, task.key)

@@ -58,7 +58,8 @@ def best_of(ground: Ground, checks: Collection[str]) -> Earned | None:
         return None
     rows = shares[best[1]]
     judged = rows[1::2] or rows
-    _, shown = max(judged, key=lambda row: row[0])
+    _, most = max(judged, key=lambda row: row[0])
+    shown = ground.unpacked(most)
     return Earned(
         share=_mean([share for share, _ in judged]) or 0.0,
         n=len(judged),

@@ -309,7 +309,7 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     if not accepted:
         return kind
     count = f"{len(accepted)} of {len(probes)}"
-    example = shown(accepted[0])
+    example = shown(ground.unpacked(accepted[0]))
     if settled and not wrong.lenient:
         return _settled(ground, kind, probes, accepted)
     if settled:
@@ -326,7 +326,7 @@ def _settled(ground: Ground, kind: _KindOfWrong, probes: Sequence[Probe], accept
     """The finding if the answers are surely wrong: it fails if they are accepted as a rule, or on a cluster of tasks."""
     share = wilson(len(accepted), len(probes))
     count = f"{len(accepted)} of {len(probes)}"
-    example = shown(accepted[0])
+    example = shown(ground.unpacked(accepted[0]))
     measured = {**kind.measured, "example": example}
     fails = is_above(share, 0.5)
     if not fails:
@@ -335,7 +335,7 @@ def _settled(ground: Ground, kind: _KindOfWrong, probes: Sequence[Probe], accept
             measured["rule"], held = rule
             count = f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
             fails = True
-    text = f"{quoted(accepted[0].completion, _QUOTED)} for {accepted[0].task.answer[:40]!r}"
+    text = f"{quoted(example['completion'], _QUOTED)} for {accepted[0].task.answer[:40]!r}"
     evidence = f"{kind.subject}: accepted in {count}, e.g. {text}"
     if fails:
         note = _note(ground, "exploit", kind.subject, example, count, WRONG[kind.subject].fix)
