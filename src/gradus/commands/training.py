@@ -14,8 +14,18 @@ from cyclopts import Parameter
 
 from gradus.commands.entries import command
 from gradus.commands.environments import agent, environment_of
-from gradus.commands.options import WORD, Data, DataOrRecipe, RecipeOptions, Rows, RunArguments, as_list, known_options
-from gradus.commands.output import CommandCall, Shown, next_command
+from gradus.commands.options import (
+    WORD,
+    Data,
+    DataOrRecipe,
+    Port,
+    RecipeOptions,
+    Rows,
+    RunArguments,
+    as_list,
+    known_options,
+)
+from gradus.commands.output import CommandCall, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
@@ -229,15 +239,31 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
 
 
 def _after_report(path: Path, call: CommandCall) -> None:
+    if call["live"]:
+        return
     print(f"report: {path}")
     if (Path(call["run"]) / "results.json").is_file():
         next_command("show", call["run"], "--last")
 
 
 @command("report", _after_report)
-def report(run: Annotated[str | Path, WORD, Parameter(name="run", help="A run folder.")]) -> Path:
-    """Write RUN/report.html from what the run stored; it opens offline."""
-    return load_run(run).report(show=False)
+def report(
+    run: Annotated[str | Path, WORD, Parameter(name="run", help="A run folder.")],
+    *,
+    live: Annotated[bool, Parameter(help="Serve the report of a run that goes on, renewed every few seconds.")] = False,
+    port: Port = 0,
+) -> Path:
+    """Write RUN/report.html from what the run stored; it opens offline. --live serves it on this machine while the run goes on."""
+    if not live:
+        return load_run(run).report(show=False)
+    from gradus.interop.live import live_app
+    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
+
+    folder = load_run(run).folder
+    with listen("127.0.0.1", port) as listener:
+        note(f"{folder} at {url(listener, '127.0.0.1')}; Ctrl-C stops")
+        serve_until_stopped(server_config(live_app(folder), ws="none"), listener)
+    return folder
 
 
 def split_options(options: RunArguments) -> tuple[RecipeOptions, RunArguments]:

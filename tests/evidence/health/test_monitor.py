@@ -81,9 +81,9 @@ def test_advice_is_one_line_about_the_worst_thing():
     quick = healthy(0, 2)
     assert (
         report(diagnose(quick), quick)["summary"]
-        == "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+        == "Too short to judge: nothing was found in 2 steps of GRPO; most rules look at more."
     )
-    longer = healthy(0, 5)
+    longer = healthy(0, 6)
     assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
 
 

@@ -7,6 +7,7 @@ from gradus.evidence.health.diagnose import (
     diagnose,
     report,
     status,
+    status_words,
     worst_first,
 )
 from gradus.evidence.health.rules import RULES, Rule
@@ -20,5 +21,6 @@ __all__ = [
     "diagnose",
     "report",
     "status",
+    "status_words",
     "worst_first",
 ]

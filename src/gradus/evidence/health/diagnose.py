@@ -25,7 +25,8 @@ _STATE: dict[Severity, Literal["healthy", "warn", "stop"]] = {
     "warn": "warn",
     "stop": "stop",
 }
-_FEW = 5  # steps that most rules look at
+_FEW = 5  # steps that most rules look at, at least
+TOO_SHORT = "Too short to judge"
 Records = Sequence[Record]
 
 
@@ -127,6 +128,11 @@ def _identity(record: Record) -> tuple[Any, ...]:
     return (record.get("kind", "step"), *map(record.get, ("step", "decoding", "condition", "rule")))
 
 
+def status_words(document: Diagnoses) -> str:
+    """Returns a document's status for a reader: a run of a few steps in which nothing was found is not called healthy."""
+    return TOO_SHORT.lower() if document["summary"].startswith(TOO_SHORT) else document["status"]
+
+
 def status(diagnoses: Iterable[Diagnosis]) -> Literal["healthy", "warn", "stop"]:
     """healthy, warn or stop: the worst of the diagnoses; what is only explained counts as healthy."""
     worst = worst_first(diagnoses)[:1]
@@ -138,10 +144,10 @@ def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
     serious = [diagnosis for diagnosis in diagnoses if diagnosis.severity != "info"]
     if not serious:
         steps = len(History(records))
-        if not 0 < steps < _FEW:
+        if not 0 < steps <= _FEW:
             return "Healthy: nothing to do."
         plural = "" if steps == 1 else "s"
-        return f"Nothing was found in {steps} step{plural} of GRPO; most rules look at {_FEW} or more."
+        return f"{TOO_SHORT}: nothing was found in {steps} step{plural} of GRPO; most rules look at more."
     # Of equally bad ones first what still goes on.
     worst = [diagnosis for diagnosis in serious if diagnosis.severity == serious[0].severity]
     first = min(worst, key=lambda diagnosis: not diagnosis.ongoing)

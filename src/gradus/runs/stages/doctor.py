@@ -102,13 +102,15 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
     from rich.table import Table
     from rich.text import Text
 
+    from gradus.evidence.health import status_words
+
     table = Table(box=None, pad_edge=False)
     for column in ("diagnosis", "severity", "evidence", "remedy"):
         table.add_column(column, overflow="fold")
     for diagnosis in document["diagnoses"]:
         table.add_row(*(Text(diagnosis[column]) for column in ("rule", "severity", "evidence", "remedy")))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
-    line = Text.assemble((document["status"], f"bold {style}"), f"  {document['summary']}")
+    line = Text.assemble((status_words(document), f"bold {style}"), f"  {document['summary']}")
     missing = [f"{rule} needs {', '.join(names)}" for rule, names in document.get("not_measured", {}).items()]
     open_lines = [Text(f"not measured in {document.get('source')}'s log: {'; '.join(missing)}")] if missing else []
     return [table, *open_lines, line] if document["diagnoses"] else [*open_lines, line]

@@ -1,0 +1,107 @@
+"""`gradus report RUN --live`: the report of a run that goes on, served on this machine, with how far it is and its last answers."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from gradus.core import Episode, GradusError
+from gradus.core.documents import MANIFEST, ManifestDocument, read_document
+from gradus.core.files import read_json
+from gradus.evidence.health import diagnose, report
+from gradus.evidence.reports.html import render_report
+from gradus.evidence.reports.run_files import read_run
+from gradus.interop.servers import Guard
+from gradus.rollouts import read_episodes
+from gradus.stats import format_number
+
+_SECONDS = 5  # between two looks of the page
+_ANSWERS, _LETTERS = 6, 400
+_LATEST = 10  # steps whose mean time says how long the rest takes
+_STYLE = "max-width:70rem;margin:1rem auto;padding:0 1rem"
+
+
+def live_app(folder: Path) -> Starlette:
+    """An application with one page, which is made anew from the run's files at each look."""
+
+    async def page(_: Request) -> Response:
+        try:
+            return HTMLResponse(await run_in_threadpool(live_page, folder))
+        except GradusError as error:  # a line may be half written
+            text = f"<meta http-equiv=refresh content={_SECONDS}><p>{html.escape(str(error))}</p>"
+            return HTMLResponse(text, status_code=503)
+
+    app = Starlette(routes=[Route("/", page)])
+    app.add_middleware(Guard)  # pyright: ignore[reportArgumentType]
+    return app
+
+
+def live_page(folder: Path) -> str:
+    """Returns the run's report as it stands, renewed by the browser, with progress and last answers in front."""
+    record = read_run(folder)
+    if record.grpo and record.doctor is None:
+        record = replace(record, doctor=report(diagnose(record.grpo), record.grpo))
+    page = render_report(replace(record, missing=[]))
+    page = page.replace("<head>", f'<head><meta http-equiv="refresh" content="{_SECONDS}">', 1)
+    front = f'<section id="live" style="{_STYLE}"><p><b>{html.escape(progress(folder, record.grpo))}</b></p>{answers(folder)}</section>'
+    head, tag, rest = page.partition("<body")
+    opening, _, body = rest.partition(">")
+    return f"{head}{tag}{opening}>{front}{body}"
+
+
+def progress(folder: Path, records: Sequence[Any]) -> str:
+    """Says how far GRPO is and how long the rest takes, at the pace of the last steps."""
+    steps = [record for record in records if record.get("kind") == "step"]
+    if not steps:
+        return "GRPO has not taken a step yet."
+    done, most = steps[-1]["step"], read_json(folder / "grpo" / "config.json")["max_steps"]
+    if (folder / "results.json").is_file():
+        return f"Done: {done} steps."
+    took = [step["seconds"]["total"] for step in steps]
+    latest = took[-_LATEST:]
+    left = (most - done) * sum(latest) / len(latest)
+    planned = _planned_seconds(folder)
+    if planned is not None:
+        left = min(left, max(0.0, planned - sum(took)))
+    minutes, seconds = divmod(round(left), 60)
+    reward = format_number(steps[-1]["reward_mean"])
+    return f"Step {done}, at most {most}; reward {reward}; {minutes}:{seconds:02d} of GRPO left at this pace."
+
+
+def _planned_seconds(folder: Path) -> float | None:
+    """The seconds that a plan of time has for GRPO; None without a time."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    stages = read_document(folder / MANIFEST, ManifestDocument)["stages"]
+    cost = stages["plan"]["cost"] if "plan" in stages else {}
+    plan: dict[str, Any] = cost.get("plan", {})
+    return plan["seconds"].get("grpo") if plan.get("limit") else None
+
+
+def answers(folder: Path) -> str:
+    """Returns a table of the answers of the newest stored step, with their rewards."""
+    files = sorted((folder / "grpo" / "episodes").glob("step-*.jsonl.gz"))
+    if not files:
+        return "<p>No answers are stored yet.</p>"
+    # A group answers one question, often alike.
+    rows = list(dict.fromkeys(_row(episode) for episode in read_episodes(files[-1]).episodes if episode.turns))[
+        :_ANSWERS
+    ]
+    head = "<tr><th>asked</th><th>answered</th><th>reward</th></tr>"
+    return f"<h2>Last answers ({files[-1].name.partition('.')[0]})</h2><table>{head}{''.join(rows)}</table>"
+
+
+def _row(episode: Episode) -> str:
+    turn = episode.turns[-1]
+    reward = format_number(episode.reward.value if episode.reward else None)
+    cells = (turn.observation[-_LETTERS:], turn.action[:_LETTERS], reward)
+    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
