@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from tinker_servers import Python, sdk_python_of
 
 from gradus.core import (
     AuditHints,
@@ -36,6 +37,7 @@ collect_ignore = [
     "two_processes.py",
     "cookbook_loops.py",
     "tinker_program.py",
+    "tinker_update.py",
 ]  # scripts that other interpreters and launchers run
 STEPS = 6
 
@@ -217,3 +219,9 @@ def stock_python() -> Callable[[str], Path]:
 
 
 collect_ignore_glob = ["clients/*"]  # scripts that run in environments of their own
+
+
+@pytest.fixture(scope="session")
+def sdk_python() -> Python:
+    """The Python of an environment with a version of the SDK of the Tinker API."""
+    return sdk_python_of

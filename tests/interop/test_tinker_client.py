@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import gradus
-from test_tinker_server import HERE, Python, environment, program, sdk_python, serving
+from tinker_servers import HERE, Python, environment, program, serving
 
-__all__ = ["sdk_python"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 FORMS = [
     "What is {} + {}?",

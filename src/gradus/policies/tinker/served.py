@@ -22,7 +22,7 @@ class WeightsAddress(BaseModel):
     """Where weights are.
 
     ``url``: the server. ``words``: folder or hub name that the tokenizer comes from. ``sampler`` and ``state``: the server's paths of weights
-    to sample from and to train on; None for the base model.
+    to sample from and to train on; None for the base model. ``rank``: of their adapters; None if nothing was trained.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +31,7 @@ class WeightsAddress(BaseModel):
     words: str
     sampler: str | None = None
     state: str | None = None
+    rank: int | None = None
 
     def service(self) -> TinkerService:
         """The server. All that use it in this process share one session."""

@@ -45,10 +45,12 @@ class ServedWeights:
 
     def open(self) -> None:
         """Begins training of a new adapter, with the weights of the source."""
-        model, lora = self.source.model, self._config.lora or LoraConfig()
+        model = self.source.model
+        # A saved state goes on with adapters of its own rank, whatever stage wrote it.
+        self.rank = model.rank or (self._config.lora or LoraConfig()).rank
         service, base = model.service(), model.base()
-        with service.explained(f"train the model {base} with adapters of rank {lora.rank}"):
-            client = service.client.create_lora_training_client(base_model=base, rank=lora.rank, seed=self._config.seed)
+        with service.explained(f"train the model {base} with adapters of rank {self.rank}"):
+            client = service.client.create_lora_training_client(base_model=base, rank=self.rank, seed=self._config.seed)
         self.requests = TrainingRequests(service=service, client=client)
         if model.state is not None:
             self.load(model.state, optimizer=False)
@@ -95,7 +97,9 @@ class ServedWeights:
         with self.requests.service.explained(request):
             future = self.requests.client.save_weights_for_sampler(name)
         sampler = str(self.requests.service.result(future, request).path)
-        saved = self.source.model.model_copy(update={"sampler": sampler, "state": self.save(folder.name)})
+        saved = self.source.model.model_copy(
+            update={"sampler": sampler, "state": self.save(folder.name), "rank": self.rank}
+        )
         write_folder(folder, lambda aside: saved.write(aside, words))
 
 
@@ -116,7 +120,7 @@ class ServedState:
     def collect(self) -> Callable[[Path], None]:
         """Saves both on the server; returns what writes down where."""
         path = self.weights.save("checkpoint", seconds=_KEPT)
-        saved = self.weights.source.model.model_copy(update={"state": path})
+        saved = self.weights.source.model.model_copy(update={"state": path, "rank": self.weights.rank})
         return lambda folder: write_json(folder / _FILE, saved.model_dump())
 
     def load(self, folder: Path) -> None:
