@@ -96,41 +96,42 @@ class UpdateLaws:
 
     def _factors(self, plan: UpdatePlan, loss: float) -> Iterator[Pair]:
         """The factor of grad log pi at each token is minus A over the denominator; the loss is their sum, or that of their products."""
-        expected = {index: self._expected(plan, index) for index in plan.samples}
-        largest = max(float(again.abs().max()) for again in expected.values())
-        value = size = slack = 0.0
+        expected = self._expected(plan)
         for index, sample in plan.samples.items():
-            place = f"group {sample.key[0]}, episode {sample.episode}"
-            yield Pair(index in self._returned, True, 0.0, f"{place}: a backward pass reaches it")
-            factors, logprobs, old = self._returned[index]
-            distance, again = (logprobs - old).abs(), expected[index]
-            # Rounding may move a ratio out of the clip, which takes its gradient.
-            clipped = distance > min(self.config.clips) / 2
-            allowed = ((1e-5 + 2 * distance) * largest).masked_fill(clipped, torch.inf)
-            worst = int(((factors - again).abs() - allowed).argmax())
-            where = f"{place}, token {worst}: the factor of its gradient"
-            yield Pair(float(factors[worst]), float(again[worst]), float(allowed[worst]), where)
+            place = f"group {sample.key[0]}, episode {sample.episode}: a backward pass reaches it"
+            yield Pair(index in self._returned, True, 0.0, place)
+        factors, logprobs, old = torch.cat([self._returned[index] for index in plan.samples], dim=1)
+        again, distance = torch.cat(list(expected.values())), (logprobs - old).abs()
+        # Rounding may move a ratio out of the clip, which takes its gradient.
+        clipped = distance > min(self.config.clips) / 2
+        allowed = ((1e-5 + 2 * distance) * again.abs().max()).masked_fill(clipped, torch.inf)
+        worst = int(((factors - again).abs() - allowed).argmax())
+        owners = [sample for sample in plan.samples.values() for _ in range(sample.actions)]
+        where = f"group {owners[worst].key[0]}, episode {owners[worst].episode}: the factor of a token's gradient"
+        yield Pair(float(factors[worst]), float(again[worst]), float(allowed[worst]), where)
+        if not (self.config.kl_coef or self.config.entropy_coef or self.config.observations):
             # These two weigh the log-prob itself.
             terms = again * logprobs if self.config.algorithm in ("cispo", "rloo") else again
-            value, size = value + float(terms.sum()), size + float(terms.abs().sum())
-            slack = max(slack, float(distance.max()))
-        if not (self.config.kl_coef or self.config.entropy_coef or self.config.observations):
-            yield Pair(loss, value, (1e-4 + 2 * slack) * size, "the loss")
+            slack = 1e-4 + 2 * float(distance.max())
+            yield Pair(loss, float(terms.sum()), slack * float(terms.abs().sum()), "the loss")
 
-    def _expected(self, plan: UpdatePlan, index: int) -> Tensor:
-        """(A,) minus advantage over denominator, from all samples that the update was dealt."""
+    def _expected(self, plan: UpdatePlan) -> dict[int, Tensor]:
+        """Index of a trained sample -> (A,) minus advantage over denominator, from all samples that the update was dealt."""
         average = _AVERAGES.get(self.config.algorithm)
         if average is None or self.config.correction is not None:
             raise NotMeasured("one of Gradus's own algorithms, and no correction")
         lengths: Counter[int] = Counter()
-        for dealt in plan.dealt:
-            lengths[self.samples[dealt].episode] += len(self.samples[dealt].positions)
-        sample = self.samples[index]
+        for index in plan.dealt:
+            lengths[self.samples[index].episode] += len(self.samples[index].positions)
         budget = self.config.sampling.max_new_tokens * (self.config.max_turns or 1)
-        of_episode = {"sequences": lengths[sample.episode], "budget": budget}.get(average, 1)
         count = lengths.total() if average == "tokens" else len(lengths)
-        assert sample.advantages is not None
-        return -sample.advantages.double() / (count * of_episode)
+        expected: dict[int, Tensor] = {}
+        for index in plan.samples:
+            sample = self.samples[index]
+            of_episode = {"sequences": lengths[sample.episode], "budget": budget}.get(average, 1)
+            assert sample.advantages is not None
+            expected[index] = -sample.advantages.double() / (count * of_episode)
+        return expected
 
     def _added_up(self) -> Iterator[Pair]:
         """The gradient of the drawn tensor is the sum of those of the microbatches, and of nothing else."""
@@ -163,7 +164,7 @@ class UpdateLaws:
         yield Pair(float(distance), 0.0, 5 * self._rounding, f"the mean difference of log-probs of sample {index}")
         config = self.config.model_copy(update={"kl_coef": 0.0, "entropy_coef": 0.0, "observations": 0.0})
         first = self._gradient(replace(trainer, config=config, reference=None), part, part.longest)
-        loss = (self._expected(plan, index).to(logprobs) * logprobs).sum()
+        loss = (self._expected(plan)[index].to(logprobs) * logprobs).sum()
         again = torch.autograd.grad(loss, [tensor for _, tensor in self._tensors])
         second = torch.cat([gradient.float().flatten() for gradient in again])
         yield self._same(first, second, f"of sample {index} by a plain pass")
