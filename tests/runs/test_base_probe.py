@@ -15,8 +15,10 @@ from gradus.core import ConfigError
 from gradus.core.documents import MANIFEST
 from gradus.rewards import choose_rewards
 from gradus.runs.forecast.base_probe import load_base, way_out
+from gradus.runs.forecast.checks import check_job
 from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base
 from gradus.runs.forecast.prompts import prompts_of, try_prompts
+from gradus.runs.forecast.subject import Circumstances
 from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
 from gradus.runs.job import Job, resolve
 from gradus.runs.manifest import Manifest
@@ -135,13 +137,22 @@ def test_the_way_out_follows_from_what_the_answers_show(folder: Path) -> None:
     for seen, way in (
         ({"stated": 0.5, "asks_for_tags": True}, "--reward final_answer"),
         ({"stated": 0.0, "cut": replace(probe.cut, mean=0.9)}, "Reply with the answer and nothing else"),
-        ({"stated": 0.0, "longest_gold": 90, "cut": replace(probe.cut, mean=0.9)}, "max_new_tokens=48"),
+        ({"stated": 0.0, "longest_gold": 90, "cut": replace(probe.cut, mean=0.9)}, "max_new_tokens=91"),
         (
             {"stated": 0.5, "asks_for_tags": False, "cut": replace(probe.cut, mean=0.0)},
             "say in the question how to answer",
         ),
     ):
         assert way in way_out(replace(probe, **seen), spec, job.recipe.grpo)[1]
+
+
+def test_a_base_without_a_signal_is_one_row_with_one_remedy(folder: Path) -> None:
+    """Six rows that passed stood before the one that failed."""
+    findings = check_job(job_with(folder, "nothing"), Circumstances())
+    rows = [(finding.status, finding.remedy) for finding in findings if finding.subject == "base"]
+    assert len(rows) == 1
+    assert rows[0][0] == "fail"
+    assert rows[0][1].count("--set") <= 1
 
 
 def short_job(folder: Path) -> Job:

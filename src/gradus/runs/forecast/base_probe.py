@@ -226,7 +226,7 @@ def _for_cut_answers(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig
     limit = config.sampling.max_new_tokens
     is_asked = bool(getattr(spec.data_set, "system_prompt", ""))
     if spec.teacher is None or probe.longest_gold > limit:
-        return f"allow longer answers with --set grpo.sampling.max_new_tokens={2 * limit}"
+        return f"allow longer answers with --set grpo.sampling.max_new_tokens={max(2 * limit, probe.longest_gold + 1)}"
     if is_asked:
         return "warm-start it with --set teach.enabled=true"
     return "ask for the answer alone with --set model.system_prompt='Reply with the answer and nothing else.'"

@@ -145,8 +145,7 @@ def base(subject: Subject) -> list[Finding]:
     if subject.grader.remote and not subject.online:
         return [not_checked(f"the grader {subject.grader.name} asks a server and was not asked", "give --online")]
     look = look_at_base(subject.job, time=subject.circumstances.time, fixed=subject.circumstances.fixed)
-    findings = [passed(line) for line in look.lines()]
-    return findings if look.problem is None else [*findings, failed(*look.problem)]
+    return [failed(*look.problem)] if look.problem else [passed(line) for line in look.lines()]
 
 
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter
