@@ -28,17 +28,17 @@ from gradus.stats import format_interval
 # What to change if a check fails; attackers share the search's.
 _REMEDIES = {
     "separation": "Give the skill that is missing a component of its own, or more weight.",
-    "exploits": "Look at which component pays the degenerate policy, and pay for what it is meant to measure.",
+    "exploits": "See which component rewards the degenerate policy, and reward what it is meant to measure.",
     "alignment": "Drop what the true reward does not know.",
     "search": "Read the episode, close the hole, and audit again.",
-    "one plan": "Declare a teacher that earns more, or pay nothing for what the plan does.",
+    "one plan": "Declare a teacher that earns more, or give no reward for what the plan does.",
     "hygiene": "Fix what the sentence names.",
     "figure": "Pay nothing for the completion that is shown.",
     "grading": "Return the least reward in place of what is raised; `gradus rewards try` scores one answer.",
     "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
     "gold": "Pay gold more than the answers of other tasks.",
-    "blind answers": "Compare the answer with the right one before anything pays; pay for form only around a right answer.",
-    "reflexes": "Read the answer out of its form and compare it alone; text of the question in it may not pay.",
+    "blind answers": "Compare the answer with the reference answer first; reward form only around a right answer.",
+    "reflexes": "Read the answer out of its form and compare it alone; text copied from the question must earn nothing.",
     "the source": "Pay for what the named line looks for only around a right answer, and less than being right does.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
     "hostile answers": "Never execute an answer in the grader's process, and limit its time.",
@@ -118,7 +118,7 @@ class AuditResult:
             return f"{self.grader} can be exploited ({failed}): fix this before training."
         unsure = self._named("open")
         if unsure:
-            return f"{self.grader} is not settled: {unsure} could still fail; {self._way_out}."
+            return f"{self.grader} is unresolved: {unsure} could still fail; {self._way_out}."
         noted_kinds = {note.kind for note in self.notes}
         kinds = [kind for kind in _NOTED if kind in noted_kinds]
         noted = ""
@@ -127,7 +127,7 @@ class AuditResult:
         if any(check.subject == "alignment" and check.status == "note" for check in self.checks):
             limit = "This is what can be known without a true reward of its own"
             return f"{self.grader}: nothing was found. {limit}.{noted}"
-        return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
+        return f"{self.grader} passes: no exploit was found.{noted}"
 
     def _named(self, status: Status) -> str:
         """The checks with this status."""
@@ -226,7 +226,7 @@ _VERDICT_STYLES = {word: STYLES[status] for status, word in STATUS_WORDS.items()
 _POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230  # of a screen
 _KINDS: Sequence[Kind] = ("exploit", "lenient", "strict", "open")
 _NOTED: Mapping[Kind, str] = {
-    "lenient": "it pays for words around a right answer that one must know already, or in part for the form",
+    "lenient": "it accepts words around a right answer, or gives a small part of the reward for form",
     "strict": "it refuses forms of the right answer",
 }
 _SHOWN: Mapping[Kind, str] = {

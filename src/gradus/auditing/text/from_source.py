@@ -86,7 +86,7 @@ def from_source(ground: Ground) -> AuditCheck:
         return replace(check, evidence=evidence, measured={**check.measured, "line": line})
     files = ", ".join(sorted(Path(file).name for file in source.files))
     read = f"{len(source.words)} words and {len(source.numbers)} numbers of {files}"
-    evidence = f"none of {tried} answers made of the grader's source pays ({read})"
+    evidence = f"none of {tried} answers built from the grader's source is an exploit ({read})"
     return AuditCheck(
         subject=NAME,
         status="pass",

@@ -110,7 +110,7 @@ _SHORTENINGS, _SHORTENING_SECONDS = 80 * (1 + _OTHERS), 1.0
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
-_FORM = "pay less for the form, or more for being right"
+_FORM = "give less reward for form, or more for a right answer"
 _BLINDLY = {"blind answers": BLIND, "reflexes": REFLEXES}
 
 
@@ -166,7 +166,7 @@ def unearned(
     check = AuditCheck(
         subject=name,
         status="pass",
-        evidence=f"none of {tried} pays; the best: {earned}",
+        evidence=f"none of {tried} is an exploit; the best: {earned}",
         measured={"tried": tried, "best": [asdict(rate) for rate in rates[:4]]},
     )
     if winners:
@@ -174,7 +174,7 @@ def unearned(
             earned = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
         example = _shortest(ground, best.example)
         completion = quoted(example["completion"], _QUOTED)
-        evidence = f"{earned}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
+        evidence = f"{earned}, e.g. {completion}; {len(winners)} of {tried} answers that ignore the task are exploits"
         note = _note(ground, "exploit", best.operator, example, best.share)
         return replace(check, status="fail", evidence=evidence, notes=[note])
     doubtful = [rate.unearned.mean or 0.0 for rate in rates if (rate.unearned.high or 1.0) > LEAST_EFFECT]

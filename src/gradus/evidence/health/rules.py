@@ -223,7 +223,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="missing rewards",
         summary="episodes get no reward and teach nothing",
-        remedy="Mend the reward function, or leave out the rows that it does not apply to; `gradus rewards try` runs it on stored episodes.",
+        remedy="Fix the reward function, or leave out the rows that it does not apply to; `gradus rewards try` runs it on stored episodes.",
         check=share_rules.ungraded_episodes,
     ),
     Rule(

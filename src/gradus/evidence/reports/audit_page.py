@@ -10,7 +10,7 @@ from gradus.core.printing import beginning
 from gradus.evidence.reports.html import render_template
 from gradus.version import __version__
 
-_WORDS = {"pass": "pass", "fail": "fail", "unresolved": "not settled", "skip": "not asked"}
+_WORDS = {"pass": "pass", "fail": "fail", "unresolved": "unresolved", "skip": "not asked"}
 _COLORS = {"pass": "#00704f", "fail": "#b03a00", "unresolved": "#7a5c00"}
 _LONG = 400  # characters of what was shown
 _TURNS = 40

@@ -83,7 +83,7 @@ class BaseProbe:
         """Returns the three lines that a person is told."""
         prompt, answer, value = self.example
         return [
-            f"the base earns {format_interval(self.reward)}; {format_interval(self.varied)} of {self.varied.n} questions tell answers apart",
+            f"the base earns {format_interval(self.reward)}; {format_interval(self.varied)} of {self.varied.n} questions have answers that differ in reward",
             f"{format_interval(self.cut)} of answers are cut; {format_interval(self.speed)} tokens a second are sampled",
             f"for example ...{prompt[-60:]!r} -> {answer[:80]!r}: reward {'none' if value is None else f'{value:.3g}'}",
         ]

@@ -79,7 +79,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     if probe.silent and not job.recipe.teach.enabled:
         if canwarm_start_settings(job, probe, fixed):
             warm_changes = warm_start_settings(job)
-            warm_start = f"too few questions tell answers apart, so SFT on {warm_changes['teach.episodes']} reference answers comes first"
+            warm_start = f"answers to too few questions differ in reward, so SFT on {warm_changes['teach.episodes']} reference answers comes first"
         else:
             why, remedy = way_out(probe, job.environment, job.recipe.grpo)
             problem = f"the base has nothing to learn from here: {why}", remedy
