@@ -199,6 +199,7 @@ _WRONG, _BLIND, _COPIED = "wrong answers", "blind answers", "reflexes"
         *((_COPIED, _unordered, lambda by=by: _to_sort(by), "in its order") for by in (" ", ", ")),
         (_WRONG, _unordered, lambda: _to_sort(" "), "neighbors swapped"),
         (_WRONG, lambda task, answer: task.gold in answer, sums, " or "),
+        (_WRONG, lambda task, answer: sorted(answer) == sorted(task.gold), sums, "two digits exchanged"),
         (_WRONG, _object_in_the_text, lambda: _records("Give name and age of"), None),
         (_WRONG, _near_day, lambda: tasks_of(_DATES), "a day off"),
         (_WRONG, lambda task, answer: sorted(answer.split("-")) == sorted(task.gold.split("-")), lambda: tasks_of(_DATES), "day and month exchanged"),

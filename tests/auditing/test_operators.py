@@ -45,6 +45,8 @@ def _made(operator: str, gold: str, prompt: str = "", others: Sequence[str] = _N
         ("another unit", "12 km", "", "12 kg"),
         ("a unit that nobody asked for", "12 km", "", None),
         ("another sign", "0", "", None),
+        ("two digits exchanged", "1134 km", "", "1314 km"),
+        ("two digits exchanged", "100", "", None),
         ("one element dropped", _LINES, "", None),  # a line behind `return` does nothing
         ("an element too many", _LINES, "", None),
         ("right among wrong lines, in both orders", _LINES, "", None),

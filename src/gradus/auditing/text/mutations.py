@@ -94,6 +94,15 @@ def _one_digit(gold: str, rng: Random) -> Text:
     return f"{gold[:place]}{digit}{gold[place + 1 :]}"
 
 
+def _digits_exchanged(gold: str, rng: Random) -> Text:
+    """The first two neighboring digits that differ, in each other's place. None moves to the front of the number that is 0."""
+    for match in re.finditer(r"(?=(\d)(\d))", gold):
+        first, second = match.groups()
+        if first != second and second != "0":
+            return f"{gold[: match.start()]}{second}{first}{gold[match.start() + 2 :]}"
+    return None
+
+
 def _off_by_one(gold: str, rng: Random) -> Text:
     """One more, written with the same sign, commas and decimals."""
     match = re.fullmatch(r"([-−]?\$?)(\d+|\d{1,3}(?:,\d{3})+)(\.\d+)?", gold)
@@ -444,6 +453,7 @@ _LAST = "compare the answer that is given last, instead of any that is mentioned
 _ORDERED = "say in a column `ordered` of the rows, true or false, whether the order matters"
 _ROWS: Mapping[str, Make | Wrong] = {
     "one digit changed": _number(_one_digit),
+    "two digits exchanged": _number(_digits_exchanged),
     "off by one": _number(_off_by_one),
     "half a percent more": _off(0.005),
     "5 percent more": _off(0.05),
