@@ -105,6 +105,7 @@ def test_a_training_stops_behind_a_checkpoint_and_the_total_is_the_sum_of_the_st
         pairs = next(iter(json.loads((tmp_path / "run/results.json").read_text())["conditions"].values()))["pairs"]
         gain = costs["gain_per_dollar"]
         reward = pairs[gain["pair"]]["reward"]
+        assert gain["pair"] == "grpo - base"
         assert gain["mean"] == pytest.approx(reward["mean"] / costs["total"])
         assert (gain["low"] is None) == (reward["low"] is None)
 

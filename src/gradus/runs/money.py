@@ -128,20 +128,17 @@ def costs_document(stages: Sequence[Mapping[str, Any]], results: Results | None)
 
 
 def _gain(results: Results | None, total: float | None) -> Gain | None:
-    """The first difference under the first condition divided by what the run cost, with its interval; None without either."""
-    pairs = [
-        pair
-        for condition in (results or {"conditions": {}})["conditions"].values()
-        for pair in condition["pairs"].items()
-    ]
-    if not total or not pairs:
+    """What the trained model is above its base under the first condition, divided by what the run cost; None without either."""
+    conditions = list((results or {"conditions": {}})["conditions"].values())
+    pairs = conditions[0]["pairs"] if conditions else {}
+    names = [f"{stage} - base" for stage in ("grpo", "distill", "sft") if f"{stage} - base" in pairs]
+    if not total or not names:
         return None
-    name, pair = pairs[0]
-    reward = differences_of(pair)["reward"]
+    reward = differences_of(pairs[names[0]])["reward"]
     mean, low, high = (
         None if bound is None else bound / total for bound in (reward["mean"], reward["low"], reward["high"])
     )
-    return {"pair": name, "mean": mean, "low": low, "high": high}
+    return {"pair": names[0], "mean": mean, "low": low, "high": high}
 
 
 def forecast_money(job: Job) -> Iterator[str]:
