@@ -104,7 +104,7 @@ def _shares(ground: Ground, probes: Sequence[Probe]) -> list[tuple[float, Probe]
     rows: list[tuple[float, Probe]] = []
     for probe in sorted(probes, key=lambda probe: order[probe.task.key]):
         base = ground.bases.get(probe.task.key)
-        if base is not None and base.gold - base.silence >= LEAST_EFFECT * ground.span:
+        if base is not None and base.gold - base.silence >= LEAST_EFFECT * ground.span > 0:
             share = (probe.reward - base.silence) / (base.gold - base.silence)
             rows.append((max(0.0, share), probe))
     return rows
