@@ -79,10 +79,15 @@ def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
 class Paying:
     """A scorer that asks a grader in this process and keeps what it was asked."""
 
-    limit, hangs, confined = 20.0, 0, False
+    limit, hangs, confined, spent = 20.0, 0, False, 0.0
 
     def __init__(self, pays: Judge) -> None:
         self.pays, self.rows = pays, []
+
+    @property
+    def calls(self) -> int:
+        """How many answers were asked."""
+        return len(self.rows)
 
     def allow(self, share: float) -> None:
         pass
