@@ -12,6 +12,7 @@ from typing import Any, cast
 from gradus.core import ConfigError, Grader, GradusError, Policy
 from gradus.core.documents import SCHEMA, Costs, Gain, Results, StageCost, differences_of
 from gradus.core.money import Account, OutOfMoney, Price
+from gradus.core.waiting import blocking
 from gradus.policies.remote.client import RemoteUsage
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.rewards.grading import rewards_of
@@ -163,7 +164,7 @@ def forecast_money(job: Job) -> Iterator[str]:
 def _first_prompt(job: Job) -> int:
     """Tokens of the first training task's prompt."""
     task = job.environment.train_task(0)
-    environment = job.environment.make()
+    environment = blocking(job.environment.make())  # an agent's waits
     try:
         observation = environment.reset(seed=task.seed, **task.options)
         return len(f"{environment.system_prompt}{observation.text}".encode()) // _BYTES_A_TOKEN + 1
