@@ -116,7 +116,7 @@ class Ledger:
 def judges_of(grader: Grader) -> list[Judge]:
     """Returns the judges among the functions of a grader."""
     rewards = rewards_of(grader)
-    functions: Iterable[object] = rewards.functions.values() if rewards else ()
+    functions = cast(Iterable[object], rewards.functions.values() if rewards else ())
     return [function for function in functions if isinstance(function, Judge)]
 
 
