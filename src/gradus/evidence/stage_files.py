@@ -76,6 +76,8 @@ def _weights(model: Path) -> dict[str, str]:
 
 def _link(file: Path, place: Path) -> None:
     """Puts a second name of a file in a place. A disk that has no such names keeps the copy that lies there."""
+    if file.samefile(place):  # renaming one name of a file to another does nothing and leaves both
+        return
     aside = place.with_name(f".{place.name}.part")
     with suppress(OSError):
         os.link(file, aside)
