@@ -166,7 +166,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     ],
 )
 def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):
-    more = SimpleNamespace(more_episodes=36, notes=[], broken=None)
+    more = SimpleNamespace(more_episodes=36, notes=[], broken=None, exploit=None)
     result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None, result=more, only_failed=False)
     stub(monkeypatch, "audit", lambda *_, **__: result)
     words = ("audit", "shop", "-g", "strict", "--reward", "format", "-n", 9, "--seed", 2)

@@ -33,7 +33,7 @@ def test_every_name_exists_in_its_file(page: str) -> None:
         assert re.search(rf"^\s*(def|class) {last}\b|^{last}\b", source, re.MULTILINE), (file, name, thing)
 
 
-@pytest.mark.parametrize(("page", "files"), [("training/README.md", 8), ("rewards/README.md", 8)])
+@pytest.mark.parametrize(("page", "files"), [("training/README.md", 9), ("rewards/README.md", 8)])
 def test_few_files_are_enough(page: str, files: int) -> None:
     assert len({file for file, _ in rows(page)}) == files
 
