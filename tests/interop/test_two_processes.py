@@ -78,7 +78,9 @@ def compare(alone: dict[str, Any], together: dict[str, Any], *, weights: float =
 
 def compare_runs(alone: dict[str, Any], together: dict[str, Any], *, weights: float, figures: float) -> None:
     assert largest_difference(alone["weights"], together["weights"]) < weights
-    of_one, of_both = ([each for each in run["records"] if each["kind"] != "laws"] for run in (alone, together))  # a share measures none
+    of_one, of_both = (
+        [each for each in run["records"] if each["kind"] != "laws"] for run in (alone, together)
+    )  # a share measures none
     assert [record["kind"] for record in of_both] == [record["kind"] for record in of_one]
     assert sum(record["kind"] in ("step", "sft") for record in of_both) == STEPS  # one process writes
     for one, other in zip(of_one, of_both, strict=True):
