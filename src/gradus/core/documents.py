@@ -270,7 +270,7 @@ class StageCost(TypedDict, extra_items=Any):
     cost: NotRequired[float | None]
 
 
-class Gain(TypedDict):
+class GainPerDollar(TypedDict):
     """The difference of a pair in reward, divided by the US dollars of the run."""
 
     pair: str
@@ -285,7 +285,7 @@ class Costs(TypedDict):
     schema: int
     stages: list[StageCost]
     total: NotRequired[float | None]
-    gain_per_dollar: NotRequired[Gain | None]
+    gain_per_dollar: NotRequired[GainPerDollar | None]
 
 
 class GraderDescription(TypedDict):

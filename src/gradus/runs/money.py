@@ -10,7 +10,7 @@ from math import fsum
 from typing import Any, cast
 
 from gradus.core import ConfigError, Grader, GradusError, Policy
-from gradus.core.documents import SCHEMA, Costs, Gain, Results, StageCost, differences_of
+from gradus.core.documents import SCHEMA, Costs, GainPerDollar, Results, StageCost, differences_of
 from gradus.core.money import Account, OutOfMoney, Price
 from gradus.core.waiting import blocking
 from gradus.policies.remote.client import RemoteUsage
@@ -128,7 +128,7 @@ def costs_document(stages: Sequence[Mapping[str, Any]], results: Results | None)
     return {"schema": SCHEMA, "stages": rows, "total": total, "gain_per_dollar": _gain(results, total)}
 
 
-def _gain(results: Results | None, total: float | None) -> Gain | None:
+def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
     """What the trained model is above its base under the first condition, divided by what the run cost; None without either."""
     conditions = list((results or {"conditions": {}})["conditions"].values())
     pairs = conditions[0]["pairs"] if conditions else {}
