@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from command_line import call
 
 from gradus.core import ConfigError
 from gradus.core.money import OutOfMoney
-from gradus.runs.money import read_dollars
+from gradus.environments import load
+from gradus.runs.job import resolve
+from gradus.runs.money import forecast_money, read_dollars
+from gradus.runs.recipe.record import Recipe
 
 ROWS = [{"question": f"{a} + {b} =", "answer": str(a + b)} for a in range(2, 8) for b in range(1, 9)]
 
@@ -110,8 +115,9 @@ def test_a_training_stops_behind_a_checkpoint_and_the_total_is_the_sum_of_the_st
         assert (gain["low"] is None) == (reward["low"] is None)
 
         server.bodies.clear()
-        with pytest.raises(OutOfMoney, match="grpo would go beyond"):
-            call(*recipe(server, tmp_path / "half", costs["total"] / 2))
+        # In a thread of its own: the limit ends that training, and no other.
+        with ThreadPoolExecutor(1) as threads, pytest.raises(OutOfMoney, match="grpo would go beyond"):
+            threads.submit(call, *recipe(server, tmp_path / "half", costs["total"] / 2)).result()
         assert 0.0002 * len(server.bodies) < costs["total"] / 2
         half = steps(tmp_path / "half")
         assert 1 <= len(half) < len(steps(tmp_path / "run"))
@@ -123,6 +129,14 @@ def test_a_training_stops_behind_a_checkpoint_and_the_total_is_the_sum_of_the_st
 def steps(run: Path) -> list[dict[str, Any]]:
     records = map(json.loads, (run / "grpo/metrics.jsonl").read_text().splitlines())
     return [record for record in records if record["kind"] == "step"]
+
+
+def test_without_a_price_nothing_is_begun_to_foretell_it() -> None:
+    def refuse() -> Any:
+        raise AssertionError("an environment was made")
+
+    spec = replace(load("arithmetic"), make=refuse)
+    assert list(forecast_money(resolve(Recipe(environment="arithmetic"), environment=spec))) == []
 
 
 @pytest.mark.parametrize(("text", "dollars"), [("5usd", 5.0), ("$0.5", 0.5), ("2 USD", 2.0), ("3", 3.0)])

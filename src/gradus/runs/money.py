@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest
 from gradus.runs.recipe.record import PricesSection
 from gradus.stats import format_money
+from gradus.training.run.options import RunOptions
 
 _STEPS = ("step", "sft", "distill")  # kinds of records of a step of training
 _BYTES_A_TOKEN = 4
@@ -60,14 +60,17 @@ class Ledger:
             raise OutOfMoney(self._sentence(f"{stage} would go beyond it"))
 
     def watch(self, record: Mapping[str, Any]) -> None:
-        """Stops a training as Ctrl-C does, behind a checkpoint, if one more step like this could cost more than what is left."""
+        """Asks a training to stop behind a checkpoint if one more step like this could cost more than what is left."""
         if self.account.limit is None or record.get("kind") not in _STEPS:
             return
         spent = self._paid + self._machine(time.perf_counter() - self._began)
         step, self._before = spent - self._before, spent
-        if not self._stopped and (self.account.refused or spent + step > self.account.limit):
-            self._stopped = True
-            signal.raise_signal(signal.SIGINT)
+        self._stopped = self._stopped or self.account.refused or spent + step > self.account.limit
+
+    @property
+    def observers(self) -> RunOptions:
+        """What a training must tell, and be told."""
+        return RunOptions(on_record=self.watch, stop=lambda: self._stopped)
 
     def charge(self, policy: Policy, price: Sequence[float] | None) -> None:
         """Puts what a served policy costs on the stage's account."""
@@ -145,6 +148,8 @@ def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
 def forecast_money(job: Job) -> Iterator[str]:
     """Yields the most that servers can be paid in each stage, before anything is spent. A token is taken for four bytes."""
     prices, spec, recipe = job.recipe.prices, job.environment, job.recipe
+    if not prices.are_set and not any(judge.price for judge in judges_of(job.grader)):
+        return
     first = _first_prompt(job)
     remote = recipe.teach.policy or ""
     if recipe.teach.enabled and remote.startswith("remote:") and prices.teacher is not None:

@@ -179,7 +179,7 @@ class GrpoLoop:
         screen.note(self.config.objective())
         on_step: Observer | None = self.options.on_step
         try:
-            with screen, Interrupt() as interrupt:
+            with screen, Interrupt(self.options.stop) as interrupt:
                 for record in self.train(screen, interrupt):
                     screen.step(record)
                     if on_step is not None:

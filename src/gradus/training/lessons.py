@@ -215,7 +215,7 @@ class LessonTrainer:
             done=self.state.step,
             live=options.live and world().main,
         )
-        with screen, Interrupt() as interrupt:
+        with screen, Interrupt(options.stop) as interrupt:
             for record in self.train(interrupt):
                 screen.step(record)
                 if options.on_step is not None:

@@ -133,8 +133,8 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     files = run.lessons or [run.folder / "teach" / "episodes.jsonl.gz"]
     folder = run.folder / "sft"
     lessons = read_lessons(run.spec, files)
-    options: Any = {"counts": run.counts, "watch": run.ledger.watch}
-    result = sft_stage(run.job, run.base, lessons, folder, resume=begun(folder), **options)
+    options = run.ledger.observers
+    result = sft_stage(run.job, run.base, lessons, folder, resume=begun(folder), counts=run.counts, options=options)
     run.console.print(
         f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
     )
@@ -143,7 +143,8 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "distill"
-    result = distill_stage(run.job, _start(run, "distill"), folder, resume=begun(folder), watch=run.ledger.watch)
+    options = run.ledger.observers
+    result = distill_stage(run.job, _start(run, "distill"), folder, resume=begun(folder), options=options)
     run.console.print(f"divergence {format_number(result.loss)} nats per token", highlight=False)
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
@@ -157,7 +158,7 @@ def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
         resume=begun(folder),
         seconds=run.manifest.seconds_for("grpo"),
         counts=run.counts,
-        watch=run.ledger.watch,
+        options=run.ledger.observers,
     )
     cost.update(steps=result.steps, tokens=_tokens(folder))
     planned = run.recipe.grpo.max_steps

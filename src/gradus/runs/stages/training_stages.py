@@ -53,16 +53,16 @@ _SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answer
 
 @contextmanager
 def track(
-    names: tuple[str, ...], folder: Path, config: BaseModel, watch: Observer | None = None
+    names: tuple[str, ...], folder: Path, config: BaseModel, observer: Observer | None = None
 ) -> Generator[Observer]:
-    """The trackers of a training stage, writing into its folder, and ``watch`` behind them; none in processes that write nothing."""
+    """The trackers of a training stage, writing into its folder, and ``observer`` behind them; none in processes that write nothing."""
     names = names if world().main else ()
     with open_trackers(names, folder, name=folder.name, config=config.model_dump(mode="json")) as trackers:
 
         def observe(record: Mapping[str, Any]) -> None:
             trackers(record)
-            if watch is not None:
-                watch(record)
+            if observer is not None:
+                observer(record)
 
         yield observe
 
@@ -142,21 +142,26 @@ def sft_stage(
     *,
     resume: bool,
     counts: TokenCounts | None = None,
-    watch: Observer | None = None,
+    options: RunOptions | None = None,
 ) -> LessonResult:
-    """SFT with the trackers of the recipe. ``counts``: where a server's tokens are counted. ``watch`` is given what goes to the metrics."""
+    """SFT with the trackers of the recipe. ``counts``: where a server's tokens are counted."""
+    options = options or RunOptions()
     config = _seeded(job.recipe.sft, job.recipe)
-    with track(job.recipe.trackers, folder, config, watch) as trackers:
+    with track(job.recipe.trackers, folder, config, options.on_record) as trackers:
         source = _served_training(job, model, counts or TokenCounts())
         loaded = _model_to_train(job, model, config) if source is None else source
-        return train_sft(loaded, episodes, config, folder, resume=resume, options=RunOptions(on_record=trackers))
+        observed = replace(options, on_record=trackers)
+        return train_sft(loaded, episodes, config, folder, resume=resume, options=observed)
 
 
-def distill_stage(job: Job, model: str, folder: Path, *, resume: bool, watch: Observer | None = None) -> LessonResult:
+def distill_stage(
+    job: Job, model: str, folder: Path, *, resume: bool, options: RunOptions | None = None
+) -> LessonResult:
     """Distillation with the trackers of the recipe."""
+    options = options or RunOptions()
     recipe, spec = job.recipe, job.environment
     config = _seeded((recipe.distill or DistillTable()).over(recipe.sft), recipe)
-    with track(recipe.trackers, folder, config, watch) as trackers:
+    with track(recipe.trackers, folder, config, options.on_record) as trackers:
         loaded = prepare_model(_model_to_train(job, model, config), config)
         return train_distill(
             loaded,
@@ -167,7 +172,7 @@ def distill_stage(job: Job, model: str, folder: Path, *, resume: bool, watch: Ob
             sampling=recipe.grpo.sampling,
             reserved=reserved_ids(spec, recipe.grpo),
             resume=resume,
-            options=RunOptions(on_record=trackers),
+            options=replace(options, on_record=trackers),
         )
 
 
@@ -224,20 +229,22 @@ def grpo_stage(
     resume: bool,
     seconds: float | None = None,
     counts: TokenCounts | None = None,
-    watch: Observer | None = None,
+    options: RunOptions | None = None,
 ) -> GrpoResult:
     """GRPO with the trackers of the recipe, and the server that trains or samples.
 
-    ``seconds``: steps that do not fit are left out. ``counts``: where a server's tokens are counted. ``watch`` is given what goes to the metrics.
+    ``seconds``: steps that do not fit are left out. ``counts``: where a server's tokens are counted.
     """
+    options = options or RunOptions()
+    observer, stop = options.on_record, options.stop
     recipe, spec = job.recipe, job.environment
     config = _seeded(recipe.grpo, recipe)
     if (source := _served_training(job, model, counts or TokenCounts())) is not None:
-        options = GrpoOptions(schedule=job.schedule(), monitor=Monitor(), seconds=seconds, on_record=watch)
-        return _serving_grpo(job, source, config, folder, resume=resume, options=options)
+        served = GrpoOptions(schedule=job.schedule(), monitor=Monitor(), seconds=seconds, on_record=observer, stop=stop)
+        return _serving_grpo(job, source, config, folder, resume=resume, options=served)
     loaded = _model_to_train(job, model, config)
     source, sampler, push_weights = served_sampler(loaded, config, folder)
-    with track(recipe.trackers, folder, config, watch) as trackers:
+    with track(recipe.trackers, folder, config, observer) as trackers:
         return train_grpo(
             source,
             spec,
@@ -249,6 +256,7 @@ def grpo_stage(
                 schedule=job.schedule(),
                 monitor=Monitor(),
                 on_record=trackers,
+                stop=stop,
                 seconds=seconds,
                 sampler=sampler,
                 push_weights=push_weights,

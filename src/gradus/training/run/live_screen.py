@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, cast
 
@@ -129,9 +129,14 @@ class Interrupt:
     thread, where Python allows no handlers, nothing is changed.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, stop: Callable[[], bool] | None = None) -> None:
+        self._stop, self._asked = stop, False
         self._before: Any = None
+
+    @property
+    def requested(self) -> bool:
+        """True after Ctrl-C, or if ``stop`` says so."""
+        return self._asked or (self._stop is not None and self._stop())
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
@@ -151,6 +156,6 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self._asked:
             raise KeyboardInterrupt
-        self.requested = True
+        self._asked = True

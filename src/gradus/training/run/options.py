@@ -21,12 +21,13 @@ class RunOptions:
     """The observers of a run.
 
     ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the process that writes. ``live``: show the
-    run on the screen.
+    run on the screen. ``stop`` is asked behind each step: True ends the run behind a checkpoint, as Ctrl-C does.
     """
 
     on_step: Observer | None = None
     on_record: Observer | None = None
     live: bool = True
+    stop: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
