@@ -202,6 +202,20 @@ def test_a_base_without_a_signal_learns_reference_answers_first(folder: Path, tm
         fitted_job(job, tmp_path / "b", time="30m", fixed=("teach.enabled",), anyway=False, tell=lines.append)
 
 
+def test_a_warm_start_may_take_half_of_the_time_and_ends_by_its_held_out_loss(folder: Path, tmp_path: Path) -> None:
+    """Thirty steps were planned whatever the time; after them counting words had just begun to be learned."""
+    passes: list[int] = []
+    for minutes in (2, 30):
+        place = tmp_path / str(minutes)
+        fitted = fitted_job(short_job(folder), place, time=f"{minutes}m", fixed=(), anyway=True, tell=lambda line: None)
+        plan = Manifest(place).extra("plan")["plan"]["seconds"]
+        sft = fitted.recipe.sft
+        assert plan["sft"] <= 0.5 * 60 * minutes or sft.epochs == 1
+        assert sft.patience is not None
+        passes.append(sft.epochs)
+    assert passes[0] <= passes[1]
+
+
 def test_steps_that_a_person_typed_are_all_done(folder: Path, tmp_path: Path) -> None:
     for name, fixed, limit in (("typed", ("grpo.max_steps",), None), ("open", (), 1800.0)):
         fitted_job(short_job(folder), tmp_path / name, time="30m", fixed=fixed, anyway=True, tell=lambda line: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -177,6 +178,24 @@ def test_resume_is_bit_for_bit(
     assert same_weights(whole, tmp_path, "best")
     assert same_weights(whole, tmp_path)
     assert wanted.validation_loss == resumed.validation_loss
+
+
+def test_training_ends_when_the_held_out_loss_falls_no_more(lamps_model: Path, tmp_path: Path) -> None:
+    """The length of a warm start was fixed: too short for counting words, and much too long for names of colors."""
+    patient = settings(epochs=40, patience=2)
+    result = train(lamps_model, tmp_path / "unbroken", patient)
+    losses = [r["validation_loss"] for r in RunFolder(tmp_path / "unbroken").records() if "validation_loss" in r]
+    best = [min(losses[: place + 1]) for place in range(len(losses))]
+    falls = [before - after >= 0.01 for before, after in itertools.pairwise(best)]
+    assert len(losses) < 40
+    assert falls[-2:] == [False, False]
+    assert not any(falls[place : place + 2] == [False, False] for place in range(len(falls) - 2))
+    with pytest.raises(KeyboardInterrupt):
+        train(lamps_model, tmp_path / "resumed", patient, on_step=ctrl_c_after(result.steps - 1))
+    assert train(lamps_model, tmp_path / "resumed", patient, resume=True).steps == result.steps
+    assert same_weights(tmp_path / "unbroken", tmp_path / "resumed", "best")
+    with pytest.raises(ValueError, match="patience has no effect without validation"):
+        settings(patience=2, validation_share=0)
 
 
 def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ class _DistillLessons:
 
     held_out: Sequence[TrainingSample] = ()
     validation_every = 0
+    patience: int | None = None
 
     def __init__(
         self,

@@ -73,6 +73,18 @@ class SftConfig(LessonConfig):
         lt=1,
         description="Share of the episodes that is held out, if no validation episodes are given.",
     )
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="Validations in a row that may lower the held-out loss by less than 0.01 nats a token; then training ends before its last epoch. Never by default.",
+    )
+
+    @model_validator(mode="after")
+    def _refuse_patience_without_validation(self) -> Self:
+        if not self.validation_share or self.validation_every == 0:
+            idle = {"patience"} if self.patience is not None else set[str]()
+            refuse_without_effect(idle, "without validation; hold some episodes out, or leave it out")
+        return self
 
 
 class DistillObjective(BaseModel):

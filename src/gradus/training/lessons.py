@@ -25,6 +25,7 @@ from gradus.training.run.options import RunOptions
 
 Samples = Sequence[TrainingSample]
 AnswerPools = Mapping[int, Tensor]
+_LEAST_FALL = 0.01  # nats a token: about one sampled token in a hundred
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -54,6 +55,7 @@ class Lessons(Protocol):
     steps: int
     held_out: Samples  # whose loss chooses the best weights
     validation_every: int  # if the settings do not say
+    patience: int | None  # validations without a lower loss after which training ends; None for never
 
     @property
     def kind(self) -> Literal["sft", "distill"]:
@@ -147,10 +149,14 @@ def turns_of(config: LessonConfig, *key: int) -> int | None:
 
 @dataclass
 class LessonState:
-    """The state of a run in a checkpoint, besides weights and optimizer. ``last``: figures of the last step that had them."""
+    """The state of a run in a checkpoint, besides weights and optimizer.
+
+    ``stalled``: validations in a row that lowered the held-out loss by too little. ``last``: figures of the last step that had them.
+    """
 
     step: int = 0
     best: float | None = None
+    stalled: int = 0
     last: dict[str, float | None] = field(default_factory=dict[str, float | None])
 
 
@@ -235,10 +241,15 @@ class LessonTrainer:
             seconds=time.perf_counter() - started,
         )
 
+    @property
+    def has_stalled(self) -> bool:
+        """Says if the held-out loss falls no more, so that further steps would only cost time."""
+        return self.lessons.patience is not None and self.state.stalled >= self.lessons.patience
+
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
         """Takes the remaining steps; yields one metrics record a step. Raises KeyboardInterrupt behind a checkpoint."""
         state = self.state
-        while state.step < self.lessons.steps:
+        while state.step < self.lessons.steps and not self.has_stalled:
             record = self._step(state.step + 1)
             state.step += 1
             state.last["loss"] = record["loss"]
@@ -246,7 +257,8 @@ class LessonTrainer:
                 state.last["validation_loss"] = record["validation_loss"]
                 state.last["validation_accuracy"] = record["validation_accuracy"]
             self.folder.append(record)
-            due = state.step % self.config.checkpoint_every == 0 or state.step == self.lessons.steps
+            last = state.step == self.lessons.steps or self.has_stalled
+            due = state.step % self.config.checkpoint_every == 0 or last
             interrupted = any_of(interrupt.requested)
             if due or interrupted:
                 self.checkpoint()
@@ -283,14 +295,17 @@ class LessonTrainer:
     def _validate(self) -> tuple[float, float | None]:
         """Loss and accuracy on what is held out; keeps the weights if they are the best so far."""
         figures = self.model.measure(self.lessons.held_out)
-        if self.state.best is None or figures.loss < self.state.best:
-            self.state.best = figures.loss
+        state = self.state
+        falls = state.best is None or figures.loss <= state.best - _LEAST_FALL
+        state.stalled = 0 if falls else state.stalled + 1
+        if state.best is None or figures.loss < state.best:
+            state.best = figures.loss
             self.save("best")
         return figures.loss, figures.accuracy
 
     def checkpoint(self) -> None:
         """Writes down where the run stands."""
-        state = {"best": self.state.best, "last": self.state.last}
+        state = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         save_checkpoint(self.folder.path, checkpoint, self.model.state)
 

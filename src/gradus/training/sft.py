@@ -108,6 +108,7 @@ class _SftLessons:
             self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)
         ]
         self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
+        self.patience = config.patience
         self.steps = config.epochs * self.validation_every
         if config.max_steps is not None:
             self.steps = min(self.steps, config.max_steps)

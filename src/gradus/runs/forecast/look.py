@@ -114,7 +114,8 @@ def warm_start_settings(job: Job) -> dict[str, Any]:
     assert isinstance(rows, TableTasks)
     section = job.recipe.eval
     changes: dict[str, Any] = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
-    return {**changes, "sft.batch_size": 16, "sft.epochs": 1, **with_sft(section.policies, section.pairs)}
+    stops = {"sft.epochs": 20, "sft.patience": 3, "sft.validation_share": 0.15}
+    return {**changes, "sft.batch_size": 16, **stops, **with_sft(section.policies, section.pairs)}
 
 
 def fitted_job(

@@ -19,9 +19,8 @@ _LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 _GROUPS = (16, 8, 4)
 _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, and more than most need
 _JUDGED = 0.25  # of the time, at most, for the evaluation
-_TAUGHT = 0.25  # of the time, at most, for SFT
+_TAUGHT = 0.5  # of the time, at most, for SFT; what it leaves is GRPO's
 _FEWEST = 30  # episodes of a condition
-_SFT_STEPS = 30  # a warm start on rows takes about so many
 _TEXT_AUDIT = 3.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
 _AUDIT_POLICIES = 5  # of the panel of an environment
 _KEEPS = 2.0  # what loading and storing a model take in a training stage, as a multiple of loading it
@@ -160,12 +159,9 @@ class _Fitting:
             self.set_to("eval.episodes", max(min(_FEWEST, seeds), fewer))
 
     def shorten_sft(self, limit: float) -> None:
-        """Takes about 30 steps of a warm start on rows, fewer passes if there is less time."""
-        section = self.job.recipe.sft
+        """Takes fewer passes of a warm start on rows."""
         if not self.job.recipe.teach.enabled or not isinstance(self.job.environment.data_set, TableTasks):
             return
-        steps_an_epoch = _sft_steps(self.job.recipe, epochs=1)
-        self.set_to("sft.epochs", max(section.epochs, round(_SFT_STEPS / steps_an_epoch)))
         while self.seconds()["sft"] > limit and self.job.recipe.sft.epochs > 1 and not self.is_fixed("sft.epochs"):
             self.set_to("sft.epochs", self.job.recipe.sft.epochs - 1)
 
