@@ -23,3 +23,19 @@ CANDIDATES = (
 )
 SEED = 2911
 HELD_BACK = tuple(sorted(random.Random(SEED).sample(CANDIDATES, 2)))
+
+# Ten frameworks in whose agents no model was ever trained here. Two of them are trained last, with nothing changed for them before.
+LEARNERS = (
+    "autogen-agentchat",
+    "camel-ai",
+    "crewai",
+    "dspy",
+    "google-adk",
+    "haystack-ai",
+    "llama-index",
+    "semantic-kernel",
+    "smolagents",
+    "strands-agents",
+)
+LEARNERS_SEED = 1129
+LEARN_LAST = tuple(sorted(random.Random(LEARNERS_SEED).sample(LEARNERS, 2)))
