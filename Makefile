@@ -8,7 +8,7 @@ export SOAK_MINUTES ?= 10
 # The others need a run, a model or a suite; each says which.
 BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,audit_prediction found gpu insecure_verifiers published_beside_trl),$(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: setup demo demo-lm test check unit bench prove gallery docs clean
+.PHONY: setup demo demo-lm test check unit bench prove clients gallery docs clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ unit: $(STAMP)
 prove: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[quantized]'
 	$(BIN)/pytest -m slow -n 0
+
+# The table of clients in docs/agents.md, which prove checks.
+clients: $(STAMP)
+	$(BIN)/python tests/interop/clients/table.py --learn
 
 bench: $(STAMP)
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 INSTRUCTIONS = "Look before you answer. Answer with the color."
@@ -182,6 +183,19 @@ async def camel(task: Any, client: Any) -> str:
     from camel.models import ModelFactory
     from camel.toolkits import FunctionTool
     from camel.types import ModelPlatformType
+    from camel.utils import BaseTokenCounter
+
+    class Characters(BaseTokenCounter):
+        """Its own counter loads a file from the net."""
+
+        def count_tokens_from_messages(self, messages: Any) -> int:
+            return len(str(messages))
+
+        def encode(self, text: str) -> list[int]:
+            return list(text.encode())
+
+        def decode(self, token_ids: list[int]) -> str:
+            return bytes(token_ids).decode()
 
     model = ModelFactory.create(
         model_platform=ModelPlatformType.OPENAI_COMPATIBLE_MODEL,
@@ -189,6 +203,7 @@ async def camel(task: Any, client: Any) -> str:
         url=str(client.base_url),
         api_key=client.api_key,
         model_config_dict={},
+        token_counter=Characters(),
     )
     clerk = ChatAgent(INSTRUCTIONS, model=model, tools=[FunctionTool(tool_of(task))])
     return (await clerk.astep(task["question"])).msgs[0].content
@@ -267,6 +282,49 @@ async def instructor(task: Any, client: Any) -> str:
     return "no answer"
 
 
+def smolagents(task: Any, client: Any) -> str:
+    from smolagents import LogLevel, OpenAIServerModel, ToolCallingAgent, tool
+
+    model = OpenAIServerModel(model_id="policy", api_base=str(client.base_url), api_key=client.api_key)
+    clerk = ToolCallingAgent(
+        tools=[tool(tool_of(task))],
+        model=model,
+        max_steps=4,
+        verbosity_level=LogLevel.OFF,
+        instructions=INSTRUCTIONS,
+    )
+    return str(clerk.run(task["question"]))
+
+
+async def dspy(task: Any, client: Any) -> str:
+    import dspy as framework
+
+    # Its cache would answer a question that was asked before.
+    model = framework.LM(
+        "openai/policy", api_base=str(client.base_url), api_key=client.api_key, cache=False, num_retries=0
+    )
+    clerk = framework.ReAct(framework.Signature("question -> answer", INSTRUCTIONS), tools=[tool_of(task)], max_iters=3)
+    with framework.context(lm=model, adapter=framework.JSONAdapter()):
+        return str((await clerk.acall(question=task["question"])).answer)
+
+
+async def semantic_kernel(task: Any, client: Any) -> str:
+    from semantic_kernel.agents import ChatCompletionAgent
+    from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion
+    from semantic_kernel.functions import kernel_function
+
+    class Eyes:
+        """A plugin with one function."""
+
+        @kernel_function(description=TOOL["description"])
+        def look(self, thing: str) -> str:
+            return task["hidden"]
+
+    service = OpenAIChatCompletion(ai_model_id="policy", async_client=client)
+    clerk = ChatCompletionAgent(service=service, name="clerk", instructions=INSTRUCTIONS, plugins=[Eyes()])
+    return str((await clerk.get_response(messages=task["question"])).content)
+
+
 AGENTS: dict[str, Any] = {
     "openai chat": openai_chat,
     "openai responses, streamed": openai_responses,
@@ -283,6 +341,9 @@ AGENTS: dict[str, Any] = {
     "crewai": crewai,
     "haystack-ai": haystack,
     "instructor": instructor,
+    "smolagents": smolagents,
+    "dspy": dspy,
+    "semantic-kernel": semantic_kernel,
 }
 # What the agents of ``AGENTS`` need besides an OpenAI client.
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
@@ -300,12 +361,51 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "crewai": ("crewai",),
     "haystack-ai": ("haystack-ai",),
     "instructor": ("instructor",),
+    "camel-ai": ("camel-ai", "mcp<2"),
+    "smolagents": ("smolagents[openai]",),
+    "dspy": ("dspy",),
+    "semantic-kernel": ("semantic-kernel",),
 }
-LOOK = json.dumps({"name": "look", "arguments": {"thing": "it"}})
 COLORS = ("red", "blue")
-# What there is to say in each client's own form: look first, then a color.
-SAYINGS: dict[str, tuple[str, ...]] = {
-    "instructor": tuple(
-        json.dumps({"look": not color, "color": color}, separators=(",", ":")) for color in ("", *COLORS)
-    )
+
+
+def call(name: str, **arguments: str) -> str:
+    """A call of a tool as a model writes it."""
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def _compact(**fields: Any) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _react(tool: str, **arguments: str) -> str:
+    return _compact(next_thought="so", next_tool_name=tool, next_tool_args=arguments)
+
+
+@dataclass(frozen=True)
+class Sayings:
+    """What there is to say in a client's own form: look first, then a color. ``others``: what must be said besides.
+
+    ``opening``: what the endpoint puts in front of each answer, because the client demands a call.
+    """
+
+    look: str = call("look", thing="it")
+    colors: tuple[str, ...] = COLORS
+    unknown: str = call("listen", thing="it")
+    others: tuple[str, ...] = ()
+    opening: str = ""
+
+
+# Clients whose model does not call tools and speak then.
+SAYINGS: dict[str, Sayings] = {
+    "instructor": Sayings(
+        look=_compact(look=True, color=""), colors=tuple(_compact(look=False, color=color) for color in COLORS)
+    ),
+    "smolagents": Sayings(colors=tuple(call("final_answer", answer=color) for color in COLORS), opening='{"name": "'),
+    "dspy": Sayings(
+        look=_react("look", thing="it"),
+        colors=tuple(_compact(reasoning="so", answer=color) for color in COLORS),
+        unknown=_react("listen", thing="it"),
+        others=(_react("finish"),),
+    ),
 }

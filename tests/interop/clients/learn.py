@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from frameworks import AGENTS, COLORS, INSTRUCTIONS, LOOK, SAYINGS, TOOL
+from frameworks import AGENTS, COLORS, INSTRUCTIONS, SAYINGS, TOOL, Sayings
 
 from gradus.core import Language, Vocabulary
 from gradus.interop.agents.calls import AgentLimits
@@ -52,7 +52,9 @@ def learn(name: str, steps: int, seed: int) -> dict[str, Any]:
     spec = agent_spec(AGENTS[name], rows, [right], limits=limits)
     words = [*COLORS, *INSTRUCTIONS.split(), "What", "color", "is", "it?", "Thing", *json.dumps(TOOL).split()]
     vocabulary = Vocabulary(words=words, pieces=[chr(code) for code in range(33, 127)])
-    spec = replace(spec, language=Language(vocabulary=lambda: vocabulary, grammar=[SAYINGS.get(name, (LOOK, *COLORS))]))
+    client = SAYINGS.get(name, Sayings())
+    sayings = [each.removeprefix(client.opening) for each in (client.look, *client.colors, *client.others)]
+    spec = replace(spec, language=Language(vocabulary=lambda: vocabulary, grammar=[sayings]))
     sampling = SamplingConfig(max_new_tokens=40, grammar=True)
     config = GrpoConfig(
         groups=4, group_size=4, max_steps=steps, lr=3e-3, sampling=sampling, validation_every=0, checkpoint_every=steps,

@@ -6,9 +6,9 @@ import json
 import sys
 from typing import Any
 
-from frameworks import AGENTS, COLORS, LOOK, SAYINGS
+from frameworks import AGENTS, SAYINGS, Sayings
 
-from gradus.core import Action, Observation
+from gradus.core import Action, Episode, Observation, StopReason
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.spec import agent_spec
 from gradus.rollouts import roll_out
@@ -17,12 +17,12 @@ ROWS = [{"question": f"What color is thing {number}?", "answer": "red", "hidden"
 
 
 class Clerk:
-    """A policy that looks first and says the color then."""
+    """A policy that looks first, in one of three ways, and says the color when it has heard it."""
 
     name = "clerk"
 
-    def __init__(self, client: str) -> None:
-        self.look, self.red, _ = SAYINGS.get(client, (LOOK, *COLORS))
+    def __init__(self, first: str, sayings: Sayings) -> None:
+        self.first, self.sayings = first, sayings
 
     def start(self, episodes: Any) -> Any:
         return self
@@ -31,24 +31,48 @@ class Clerk:
         return [Action(text=self._answer(each.observation)) for each in requests]
 
     def _answer(self, seen: Observation) -> str:
-        heard = "is red" in seen.text or any("is red" in message.content for message in seen.messages)
-        return self.red if heard else self.look
+        """What is next: the framework may send the conversation, or a text of its own with all that was."""
+        everything = "\n".join((seen.text, *(message.content for message in seen.messages)))
+        if "is red" in everything:
+            demands_end = self.sayings.others and "next_tool_name" in everything
+            return self.sayings.others[0] if demands_end else self.sayings.colors[0]
+        first, self.first = self.first, self.sayings.look
+        return first
 
     def close(self) -> None:
         pass
 
 
+def _episode(name: str, first: str) -> Episode:
+    sayings = SAYINGS.get(name, Sayings())
+    spec = agent_spec(AGENTS[name], ROWS, [lambda completions, **_: [1.0] * len(completions)], limits=AgentLimits())
+    (episode,) = roll_out(spec, Clerk(first, sayings), [spec.train_task(0)]).episodes
+    return episode
+
+
+def _end(episode: Episode) -> str:
+    """How an episode came to its end: with the color, with another result, or in a fault, whose owner is named."""
+    if episode.failure is not None:
+        return "the model's fault" if episode.stop is StopReason.BROKEN else "the world's fault"
+    return "yes" if "red" in str(episode.outcome.get("result")) else "another answer"
+
+
 def row(name: str) -> dict[str, str]:
     """Returns the cells of a client's row."""
-    spec = agent_spec(AGENTS[name], ROWS, [lambda completions, **_: [1.0] * len(completions)], limits=AgentLimits())
-    (episode,) = roll_out(spec, Clerk(name), [spec.train_task(0)]).episodes
-    outcome = episode.outcome
+    sayings = SAYINGS.get(name, Sayings())
+    episode = _episode(name, sayings.look)
+    if episode.failure is not None:
+        print(episode.failure.message, file=sys.stderr)
     continued = episode.metrics.get("continued_calls")
     return {
         "client": name,
-        "looks, then answers": "yes" if "red" in str(outcome.get("result")) else str(episode.failure)[:400],
+        "calls a tool": _end(episode),
+        "two calls at once": "-"
+        if sayings.look != Sayings.look
+        else _end(_episode(name, f"{sayings.look}\n{sayings.look}")),
+        "no such tool": _end(_episode(name, sayings.unknown)),
         "go on": "-" if continued is None else f"{continued:.0%}",
-        "overruled": ", ".join(sorted(outcome.get("overruled", {}))) or "-",
+        "overruled": ", ".join(sorted(episode.outcome.get("overruled", {}))) or "-",
     }
 
 
