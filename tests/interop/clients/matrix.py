@@ -51,10 +51,10 @@ def _episode(name: str, first: str) -> Episode:
 
 
 def _end(episode: Episode) -> str:
-    """How an episode came to its end: with the color, with another result, or in a fault, whose owner is named."""
+    """How an episode came to its end: with the color, with another answer, broken by the model, or failed by the world."""
     if episode.failure is not None:
-        return "the model's fault" if episode.stop is StopReason.BROKEN else "the world's fault"
-    return "yes" if "red" in str(episode.outcome.get("result")) else "another answer"
+        return "broken" if episode.stop is StopReason.BROKEN else "failed"
+    return "✓" if "red" in str(episode.outcome.get("result")) else "other"
 
 
 def row(name: str) -> dict[str, str]:

@@ -69,7 +69,7 @@ def learned(client: str) -> dict[str, Any]:
 
 def reward_cell(result: dict[str, Any]) -> str:
     """The cell of what was learned."""
-    return f"{result['before']:.2f} to {result['after']:.2f} ({result['low']:+.2f} to {result['high']:+.2f})"
+    return f"{result['before']:.2f} → {result['after']:.2f} ({result['low']:+.2f}…{result['high']:+.2f})"
 
 
 def read_table() -> dict[str, dict[str, str]]:
