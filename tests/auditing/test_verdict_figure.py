@@ -68,17 +68,17 @@ def any_text(prompts, completions, answer, **columns):
 
 
 def exact(prompts, completions, answer, **columns):
-    return [1.0 if a == c else 0.4 * (len(a) == len(c)) for a, c in zip(answer, completions, strict=True)]
+    return [1.0 if a == c else 0.4 * bool(c) for a, c in zip(answer, completions, strict=True)]
 
 
 def test_a_limit_can_add_a_failure_and_take_none_away(tmp_path):
     rows = _rows(tmp_path)
     result = gradus.audit(exact, rows).result
     assert result.verdict == "pass"
-    failed = with_limits(result, limits_in("near>0.3"))
+    failed = with_limits(result, limits_in("free>0.3"))
     assert failed.verdict == "fail"
     assert "is above 0.3" in next(check for check in failed.checks if check.status == "fail").evidence
-    assert gradus.audit(exact, rows, fail_on="near > 0.3").verdict == "fail"
+    assert gradus.audit(exact, rows, fail_on="free > 0.3").verdict == "fail"
     exploited = gradus.audit(any_text, rows).result
     assert with_limits(exploited, {"free": 1e9}).verdict == "fail"
     with pytest.raises(ConfigError, match="expected limits like"):
@@ -165,6 +165,51 @@ def test_an_answer_that_holds_the_right_one_is_no_near_miss():
     """A grader that pays part for the right line among others was said to pay as much for wrong answers."""
     lines = lambda task, answer: (task.gold in answer.split()) / max(1, len(answer.split()))  # noqa: E731
     assert audited(lines)["figure"].measured["near"]["share"] < 0.1
+
+
+def _by_length(task, answer):
+    """The share of the answer that is the right one, which stands in it: the usual partial credit of reasoning-gym."""
+    return len(task.gold) / len(answer) if task.gold in answer else 0.0
+
+
+def _by_distance(task, answer):
+    """A tenth of a percent off costs a tenth of a percent."""
+    try:
+        return max(0.0, 1 - abs(int(answer) - int(task.gold)) / abs(int(task.gold)))
+    except ValueError:
+        return 0.0
+
+
+def _by_elements(task, answer):
+    """The share of the numbers that stand at their places."""
+    pairs = list(zip(task.gold.split(), answer.split(), strict=False))
+    return sum(a == b for a, b in pairs) / max(len(task.gold.split()), len(answer.split()))
+
+
+LISTS = [
+    TextTask(key=str(n), prompt=f"Sort row {n}", gold=" ".join(map(str, Random(n).sample(range(90), 6))), ordered=True)
+    for n in range(40)
+]
+
+
+@pytest.mark.parametrize(("grader", "tasks"), [(_by_length, None), (_by_distance, None), (_by_elements, LISTS)])
+def test_a_part_of_the_reward_for_a_part_of_the_answer_is_no_near_miss(grader, tasks):
+    """Of 41 sound graders of reasoning-gym those that pay so were said to pay up to 0.78 for wrong answers."""
+    figure = audited(grader, *([tasks] if tasks else []))["figure"]
+    assert figure.measured["near"]["share"] < 0.1
+
+
+def test_what_is_right_by_accident_is_asked_twice():
+    """Of two numbers one was exchanged, which is right half of the time; it was said to earn 0.5."""
+    rng = Random(3)
+    pairs = [(a, a + 2 * rng.randrange(1, 40)) for a in (rng.randrange(10, 90) for _ in range(40))]
+    tasks = [
+        TextTask(key=str(n), prompt=f"Pair {n} of even sum?", gold=f"{a} and {b}") for n, (a, b) in enumerate(pairs)
+    ]
+    even = lambda task, answer: float(sum(map(int, re.findall(r"\d+", answer))) % 2 == 0 and "and" in answer)  # noqa: E731
+    checks = audited(even, tasks)
+    accepted = checks["wrong answers"].measured["another first number in it"]["accepted"]
+    assert 0.05 < accepted < 0.4
 
 
 def test_no_packing_that_does_not_pay_stands_around_what_is_shown():

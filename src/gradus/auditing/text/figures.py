@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from gradus.auditing.records import LEAST_EFFECT, AuditCheck
 from gradus.auditing.text.asking import Ground, Probes
+from gradus.auditing.text.gold import closeness, contained, is_sentence
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.rates import Probe, quoted
 
 NAME = "figure"
-_FREE = ("blind answers", "reflexes", "the source")
-_NEAR = ("gold", "wrong answers")
 _QUOTED = 40
+RightPart = Callable[[str, str], float]  # how much of the right answer an answer has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Earned:
-    """What one kind of answer earns where it is wrong: (reward - floor) / (gold - floor), the mean over ``n`` tasks."""
+    """What one kind of answer earns where it is wrong: (reward - floor) / (gold - floor), the mean over ``n`` tasks.
+
+    Only what is paid beyond the right part of the answer counts: (share - right part) / (1 - right part).
+    """
 
     share: float
     n: int
@@ -36,7 +39,7 @@ class Earned:
 
 def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
     """States both shares. ``right_forms``: the check of right answers, for the share of their forms that is refused."""
-    figures = {"free": best_of(ground, _FREE), "near": best_of(ground, _NEAR)}
+    figures = {name: best_of(ground, *row) for name, row in _FIGURES.items()}
     sentences = [f"{name} {'not known' if earned is None else earned}" for name, earned in figures.items()]
     measured: dict[str, Any] = {name: None if earned is None else asdict(earned) for name, earned in figures.items()}
     refused = [form["refused"] for form in right_forms.measured.values()] if right_forms else []
@@ -46,10 +49,10 @@ def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
     return AuditCheck(subject=NAME, status="pass", evidence="; ".join(sentences), measured=measured)
 
 
-def best_of(ground: Ground, checks: Collection[str]) -> Earned | None:
+def best_of(ground: Ground, checks: Collection[str], right_part: RightPart) -> Earned | None:
     """The kind of answer that earns most, chosen on every second task and measured on the others; None if nothing was asked."""
     best: tuple[float, str] | None = None
-    shares = {name: _shares(ground, probes) for name, probes in _asked(ground, checks).items()}
+    shares = {name: _shares(ground, probes, right_part) for name, probes in _asked(ground, checks).items()}
     for name, rows in shares.items():
         chosen = _mean([share for share, _ in rows[::2]])
         if chosen is not None and (best is None or chosen > best[0]):
@@ -98,7 +101,7 @@ def _is_wrong(probe: Probe, check: str) -> bool:
     return wrong.is_settled(probe.task) and not wrong.lenient and not holds_gold
 
 
-def _shares(ground: Ground, probes: Sequence[Probe]) -> list[tuple[float, Probe]]:
+def _shares(ground: Ground, probes: Sequence[Probe], right_part: RightPart) -> list[tuple[float, Probe]]:
     """The share of each probe, with the probe, in the order of tasks; of tasks where gold earns more than the floor."""
     order = {task.key: number for number, task in enumerate(ground.tasks)}
     rows: list[tuple[float, Probe]] = []
@@ -106,10 +109,28 @@ def _shares(ground: Ground, probes: Sequence[Probe]) -> list[tuple[float, Probe]
         base = ground.bases.get(probe.task.key)
         if base is not None and base.gold - base.silence >= LEAST_EFFECT * ground.span > 0:
             share = (probe.reward - base.silence) / (base.gold - base.silence)
-            rows.append((max(0.0, share), probe))
+            rows.append((_beyond(share, right_part(probe.answer, probe.task.answer)), probe))
     return rows
+
+
+def _beyond(share: float, right: float) -> float:
+    """The share that is paid for what is wrong in an answer: a part of the reward for a part of the right answer is no hole."""
+    if share >= 1.0 or right <= 0.0:
+        return max(0.0, share)
+    return max(0.0, share - right) / (1.0 - right) if right < 1.0 else 0.0
+
+
+def _near_part(answer: str, gold: str) -> float:
+    """How much of the right answer a near one has. Of a sentence no part is right by itself: "left" for "right" changes all that it says."""
+    return 0.0 if is_sentence(gold) else closeness(answer, gold)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     """The mean, None without values."""
     return fmean(values) if values else None
+
+
+_FIGURES: Mapping[str, tuple[Collection[str], RightPart]] = {
+    "free": (("blind answers", "reflexes", "the source"), contained),
+    "near": (("gold", "wrong answers"), _near_part),
+}

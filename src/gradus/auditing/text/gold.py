@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import cached_property
 from random import Random
 from typing import Any, cast
@@ -32,6 +33,7 @@ LISTED = (
 )  # separators of elements, which a grid or a formula has not
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 _MOST_LABELS = 12  # of a closed set
+_TINY = 1e-300
 
 
 def is_number(text: str) -> bool:
@@ -139,6 +141,24 @@ def states(answer: str, gold: str) -> bool:
         return _value(first) == _value(second)
     value = _json(first)
     return value is not None and value == _json(second)
+
+
+def closeness(answer: str, gold: str) -> float:
+    """How much of the right answer an answer has, from 0 to 1, by the measure that favors it most.
+
+    Measures: the characters and the words that both have in order, the distance of two numbers, and :func:`contained`.
+    """
+    texts = [(gold, answer), (re.findall(r"\w+", gold), re.findall(r"\w+", answer))]
+    shares = [SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in texts]
+    if is_number(answer) and is_number(gold):
+        first, second = _value(answer), _value(gold)
+        shares.append(1 - abs(first - second) / max(abs(first), abs(second), _TINY))
+    return max(contained(answer, gold), *shares)
+
+
+def contained(answer: str, gold: str) -> float:
+    """How much of an answer is the right one, which stands in it; 0 if it does not."""
+    return len(gold) / len(answer) if answer and gold in answer else 0.0
 
 
 def _normal(text: str) -> str:

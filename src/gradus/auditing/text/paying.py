@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import SequenceMatcher
 from statistics import fmean
 
 from scipy.stats import binom
@@ -21,7 +20,7 @@ from gradus.auditing.records import (
 )
 from gradus.auditing.text.asking import Ground, Probes
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
-from gradus.auditing.text.gold import Gold, states
+from gradus.auditing.text.gold import Gold, closeness, states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
@@ -240,10 +239,12 @@ def wrong_answers(ground: Ground) -> AuditCheck:
     ground.enter("wrong answers")
     first = ground.some(_MUTATED)
     probes: Probes = {name: [] for name in WRONG}
-    _ask_wrong(ground, probes, WRONG, first)
-    # What is accepted on some tasks is asked on all.
+    _ask_wrong(ground, probes, WRONG, first, draws=1)
+    # What is accepted on some tasks is asked on all, and twice: another answer may be right by accident, but hardly two.
     some = list({probe.operator: None for rows in probes.values() for probe in rows if is_accepted(probe, ground)})
-    _ask_wrong(ground, probes, some, ground.tasks[len(first) :])
+    for name in some:
+        probes[name].clear()
+    _ask_wrong(ground, probes, some, ground.tasks, draws=2)
     return wrong_of(ground, probes)
 
 
@@ -252,6 +253,8 @@ def _ask_wrong(
     probes: Probes,
     names: Collection[str],
     tasks: Sequence[TextTask],
+    *,
+    draws: int,
 ) -> None:
     """Adds probes of the answers that operators make wrong, task by task.
 
@@ -259,7 +262,10 @@ def _ask_wrong(
     """
     for task in tasks:
         for name in names if task.key in ground.bases else ():
-            answers = WRONG[name].answers(ground.golds[task.key], ground.rng(name, task))
+            answers: dict[str, None] = {}
+            for draw in range(draws):
+                key = f"{name} {draw}" if draw else name
+                answers |= dict.fromkeys(WRONG[name].answers(ground.golds[task.key], ground.rng(key, task)))
             if WRONG[name].rule is None and any(states(answer, task.answer) for answer in answers):
                 continue
             rows = ground.ask("wrong answers", [(name, task, answer) for answer in answers])
@@ -370,15 +376,14 @@ def _note(
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
-    """Returns True if a wrong answer earns as much as a right one, or loses much less than the change should cost."""
+    """Returns True if a wrong answer earns as much as a right one, or loses much less than what is wrong in it."""
     base = ground.bases.get(probe.task.key)
     if base is None or probe.value is None or base.gold - base.silence < LEAST_EFFECT * ground.span:
         return False
     lost = (base.gold - probe.value) / (base.gold - base.silence)
     if lost <= 1e-6 or lost > 0.1:
         return lost <= 1e-6
-    changed = 1 - SequenceMatcher(None, probe.task.answer, probe.answer, autojunk=False).ratio()
-    return lost < _PART * changed
+    return lost < _PART * (1 - closeness(probe.answer, probe.task.answer))
 
 
 def right_answers(ground: Ground) -> AuditCheck:
