@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, overload
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from gradus import core
 from gradus.commands.entries import command
 from gradus.commands.environments import environment_of, load_environment
-from gradus.commands.options import WORD, Data, Grader, Recipe, Rewards, Seed, require_rewards_used, writes
+from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, require_rewards_used, writes
 from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import check_file_can_be_written
@@ -26,7 +28,7 @@ from gradus.environments import file_name
 from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
-    from gradus.auditing import AuditResult, Judged
+    from gradus.auditing import AuditResult, AuditSettings, Judged
     from gradus.auditing.records import GradedCompletion
     from gradus.rewards import RewardFunction
 
@@ -195,6 +197,10 @@ def audit(
     only_failed: Annotated[
         bool, Parameter(help="Print nothing and end with 0 unless the verdict is fail, for hooks.")
     ] = False,
+    play: Annotated[
+        bool, Parameter(help="Serve a page on which you try to exploit the reward yourself, beside the audit's finds.")
+    ] = False,
+    port: Port = 0,
     out: Annotated[
         str | Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
     ] = None,
@@ -207,6 +213,7 @@ def audit(
     >>> gradus.audit("arithmetic", grader="format-only", episodes=20, budget=1200).verdict
     'fail'
     """
+    from gradus.auditing import AuditSettings
     from gradus.auditing.accepted import limits_in, read_accepted, with_accepted, with_limits
     from gradus.auditing.exports import workflow_lines
     from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
@@ -224,6 +231,9 @@ def audit(
         environment, grader = _of_recipe(environment, recipe, grader, functions)
     require_rewards_used(functions, [grader])
     spec = load_environment(environment, rewards=functions)
+    if play:
+        settings = AuditSettings(episodes=episodes, seed=seed, unsafe=unsafe, limit=seconds)
+        _serve_game(spec, spec.grader(grader), settings, port)
     is_name = isinstance(environment, str | Path) and not functions
     result = audit_with_progress(
         spec,
@@ -244,6 +254,24 @@ def audit(
     for path in audited.save(out) if out is not None else ():
         note(f"written: {path}")
     return audited
+
+
+def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSettings, port: int) -> NoReturn:
+    """Serves the page of ``--play`` until Ctrl-C, while the audit runs in a thread."""
+    from gradus.auditing import audit_any
+    from gradus.auditing.text.tasks import TASKS, subject_of
+    from gradus.interop.play import Game, play_app
+    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
+
+    subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
+    if subject is None:
+        raise ConfigError(f"--play needs tasks of one turn with reference answers; {spec.name} has none")
+    game = Game(subject=subject)
+    game.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
+    with listen("127.0.0.1", port) as listener:
+        note(f"exploit {grader.name} yourself at {url(listener, '127.0.0.1')}; Ctrl-C stops")
+        serve_until_stopped(server_config(play_app(game), ws="none"), listener)
+    sys.exit(EXIT_CODES["pass"])
 
 
 def _first_exploit() -> Callable[[GradedCompletion], None]:

@@ -1,0 +1,109 @@
+"""`gradus audit REWARD ROWS --play`: a page on which authors try to earn their own reward without solving the tasks, beside the audit's finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import fsum
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from gradus.auditing import AuditResult
+from gradus.auditing.records import GradedCompletion
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.tasks import TextSubject
+from gradus.interop.servers import Guard
+
+_SHOWN = 6  # tasks on the page
+_LETTERS = 4_000  # of a completion
+_PAGE = Path(__file__).with_name("play.html")
+Audit = Callable[[Callable[[GradedCompletion], None]], AuditResult]
+
+
+class _Attempt(BaseModel):
+    """What the page sends."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    completion: StrictStr
+
+
+@dataclass(kw_only=True)
+class Game:
+    """A grader with a few of its tasks, what its author tried, and what the audit has found so far."""
+
+    subject: TextSubject
+    finds: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    result: AuditResult | None = None  # of the audit, once it has ended
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._tasks = [task for task in self.subject.tasks if task.gold][:_SHOWN]
+        self._scorer = Scorer(self.subject)
+
+    def audit(self, audit: Audit) -> None:
+        """Run the audit in a thread; the page shows each exploit when it is found."""
+
+        def run() -> None:
+            self.result = audit(self._keep)
+
+        Thread(target=run, daemon=True).start()
+
+    def _keep(self, exploit: GradedCompletion) -> None:
+        self.finds.append({"completion": exploit.completion, "reward": exploit.reward, "what": exploit.what})
+
+    def state(self) -> dict[str, Any]:
+        """The tasks, and how far the audit is."""
+        rewards = self.subject.rewards
+        return {
+            "grader": ", ".join(rewards.functions) if rewards else self.subject.grader,
+            "tasks": [{"question": task.prompt, "answer": task.answer} for task in self._tasks],
+            "gold": self.scores(None)["mean"],
+            "finds": self.finds,
+            "summary": self.result.summary if self.result else None,
+        }
+
+    def scores(self, completion: str | None) -> dict[str, Any]:
+        """The reward of one completion on each task and whether it is the reference answer; None scores the reference answers."""
+        rows = [(task, task.gold_completion if completion is None else completion) for task in self._tasks]
+        with self._lock:
+            scores = self._scorer.score(rows)
+        rewards = [score.value for score in scores]
+        graded = [reward for reward in rewards if reward is not None]
+        return {
+            "rewards": rewards,
+            "right": [text.strip() in (task.answer.strip(), task.gold_completion.strip()) for task, text in rows],
+            "mean": fsum(graded) / len(graded) if graded else None,
+            "error": next((score.error for score in scores if score.error), None),
+        }
+
+
+def play_app(game: Game) -> Starlette:
+    """An application with the page, the state of the audit, and the scores of what the author writes."""
+
+    async def page(_: Request) -> Response:
+        return HTMLResponse(_PAGE.read_text(encoding="utf-8"))
+
+    async def state(_: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(game.state))
+
+    async def score(request: Request) -> Response:
+        try:
+            attempt = _Attempt.model_validate_json(await request.body())
+        except ValidationError:
+            return JSONResponse({"error": 'expected {"completion": TEXT} and nothing else'}, status_code=400)
+        if len(attempt.completion) > _LETTERS:
+            return JSONResponse({"error": f"a completion has at most {_LETTERS:,} characters"}, status_code=413)
+        return JSONResponse(await run_in_threadpool(game.scores, attempt.completion))
+
+    app = Starlette(routes=[Route("/", page), Route("/state", state), Route("/score", score, methods=["POST"])])
+    app.add_middleware(Guard)  # pyright: ignore[reportArgumentType]
+    return app
