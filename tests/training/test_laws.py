@@ -10,23 +10,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from fakes import lamps
 from healthy_runs import healthy_settings, largest_shares
-from short_runs import grpo_config, lines, train
+from short_runs import Stopped, grpo_config, lines, stop_after, train
 
 from gradus.algorithms import LOSSES, Algorithm, LossResult
-from gradus.core import ConfigError
-from gradus.policies.local import policy
+from gradus.core import ConfigError, Observation
+from gradus.policies.local import conversation, policy, sampling
+from gradus.policies.local.conversation import Conversation
+from gradus.rollouts.under_way import UnderWay
 from gradus.training import grpo, learner
 from gradus.training.config import GrpoConfig
+from gradus.training.data import tasks
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import loss_step, objective, update
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.law_names import LAWS
 from gradus.training.laws.movement import Movement
 from gradus.training.laws.runner import LawBroken, norm_of
+from gradus.training.run import checkpoints
 
 Call = Callable[..., Any]
 
@@ -68,6 +73,35 @@ def saves_others(real: Call) -> Call:
             parameter.div_(1.5)
 
     return save
+
+
+def saves_rounded(real: Call) -> Call:
+    """The folder has 8 bits of each weight, the model in memory all of them."""
+
+    def save(path: Path, loaded: Any) -> None:
+        exact = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+        loaded.model.load_state_dict({name: value.bfloat16() for name, value in exact.items()})
+        real(path, loaded)
+        loaded.model.load_state_dict(exact)
+
+    return save
+
+
+def stores_before(real: Call) -> Call:
+    """A checkpoint has the moments of an optimizer that took no step."""
+
+    def collect(state: Any) -> Call:
+        kept = state.optimizer.state_dict()
+        moments = {number: {**each, "exp_avg": 0 * each["exp_avg"]} for number, each in kept["state"].items()}
+        fake = SimpleNamespace(state_dict=lambda: {**kept, "state": moments})
+        return real(SimpleNamespace(model=state.model, optimizer=fake))
+
+    return collect
+
+
+def forgets_the_step(real: Call, *args: Any, key: Any, **options: Any) -> Any:
+    """Every step draws with the same random numbers."""
+    return real(*args, key=("step", 1, *key[2:]), **options)
 
 
 def last_pass_alone(real: Call) -> Call:
@@ -113,6 +147,42 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("optimizer", loss_step, "clip_gradients", lambda real: lambda model, limit: real(model, 0.0), {"grad_clip": 0.01}),
     ("grading", grpo, "roll_out", then(of_the_next), {"credit": "episode"}),
     ("saved", learner, "save_model", saves_others, {}),
+    ("saved", learner, "save_model", saves_rounded, {}),
+    ("tasks", grpo, "training_tasks", then(lambda result: (result[0], result[1] - 1)), {}),
+    ("tasks", grpo, "training_tasks", then(lambda result: (result[0][:1] * len(result[0]), result[1])), {}),
+    ("tasks", tasks, "_shuffle", lambda real: lambda seed, epoch, number: np.arange(number), {"tasks": 20}),
+    ("tasks", tasks, "_shuffle", lambda real: lambda seed, *rest: real(0, *rest), {"tasks": 20}),
+    ("replay", UnderWay, "_turn", then(lambda turn: replace(turn, env_reward=0.25)), {}),
+    ("replay", UnderWay, "_turn", then(lambda turn: replace(turn, observation=turn.observation[:-1])), {}),
+    ("text", conversation, "opening_ids", lambda real: lambda renderer, prompt, seen: real(renderer, "", seen), {}),
+    (
+        "text",
+        Conversation,
+        "_continuation",
+        lambda real: lambda self, renderer, seen: real(self, renderer, Observation(text="lamp red")),
+        {},
+    ),
+    ("text", conversation, "Action", lambda real: lambda **fields: real(**{**fields, "text": fields["text"][:-1]}), {}),
+    ("draws", sampling, "draw", lambda real: lambda logprobs, uniforms: real(logprobs, uniforms.sqrt()), {}),
+    ("draws", grpo, "roll_out", lambda real: partial(forgets_the_step, real), {}),
+    ("sampler", sampling, "_scaled", lambda real: lambda logits, temperature: logits * 1.1, {}),
+    ("checkpoint", checkpoints.LocalState, "collect", stores_before, {}),
+    (
+        "checkpoint",
+        grpo,
+        "Checkpoint",
+        lambda real: lambda **fields: real(**{**fields, "step": fields["step"] - 1}),
+        {},
+    ),
+    (
+        "records",
+        grpo,
+        "write_episodes",
+        lambda real: lambda path, episodes, **rest: real(path, episodes[1:], **rest),
+        {"store_every": 1},
+    ),
+    ("records", grpo, "step_record", then(lambda record: {**record, "reward_mean": record["reward_mean"] + 0.01}), {}),
+    ("records", grpo, "chosen_reward", then(lambda reward: -reward), {"validation_every": 1, "validation_tasks": 8}),
 ]
 
 
@@ -133,6 +203,36 @@ def test_a_fault_breaks_its_law(
     ) as broken:
         train(lamps_model, tmp_path / "run", grpo_config(max_steps=4, **changes))
     assert broken.value.law == law
+
+
+def loads_no_moments(real: Call) -> Call:
+    """A run that goes on begins with new moments."""
+
+    def load(state: Any, folder: Path) -> None:
+        real(SimpleNamespace(model=state.model, optimizer=SimpleNamespace(load_state_dict=lambda state: None)), folder)
+
+    return load
+
+
+RESUMED: list[tuple[Any, str, Callable[[Call], Call]]] = [
+    (checkpoints.LocalState, "load", loads_no_moments),
+    (grpo, "GrpoState", lambda real: lambda **fields: real(**{**fields, "next_task": 0})),
+    (grpo, "go_back", then(lambda checkpoint: replace(checkpoint, step=checkpoint.step - 1))),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "fault"), RESUMED)
+def test_a_run_that_goes_on_elsewhere_breaks_a_law(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, fault: Any
+) -> None:
+    config = grpo_config(max_steps=4, checkpoint_every=2)
+    with pytest.raises(Stopped):
+        train(lamps_model, tmp_path / "run", config, on_step=stop_after(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, fault(getattr(module, name)))
+        with pytest.raises(LawBroken, match="law broken: checkpoint"):
+            train(lamps_model, tmp_path / "run", config, resume=True)
+    train(lamps_model, tmp_path / "run", config, resume=True)
 
 
 def test_a_law_that_is_off_stops_nothing(lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +258,7 @@ def test_members_that_share_their_noise_break_a_law(
 ) -> None:
     monkeypatch.setattr(policy, "turn_uniforms", one_noise(policy.turn_uniforms))
     with pytest.raises(LawBroken, match=r"law broken: independence: .*share of equal first answers in 16 groups"):
-        train(lamps_model, tmp_path / "run", grpo_config(max_steps=4))
+        train(lamps_model, tmp_path / "run", grpo_config(max_steps=4, laws={"off": ["draws"]}))
 
 
 def uncut(*args: Any, **sizes: Any) -> LossResult:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
 from gradus.core import ConfigError, Grader
 from gradus.core.naming import import_object
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.law_names import LawName
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
 _OBJECTIVE = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling")
@@ -31,14 +30,6 @@ def algorithm_of(name: str) -> Algorithm:
     return algorithm
 
 
-class LawsConfig(BaseModel):
-    """Which laws of a run are not checked (docs/doctor.md)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    off: tuple[LawName, ...] = Field(default=(), description="Laws that are not checked; a broken one stops the run.")
-
-
 class GrpoConfig(TrainerConfig):
     """Group-relative policy optimization.
 
@@ -49,7 +40,6 @@ class GrpoConfig(TrainerConfig):
         "batch_size",
         "max_logp_diff",
         "sampler_url",
-        "laws",
     }
 
     lr: float = Field(default=3e-4, gt=0, description="Peak learning rate.")
@@ -155,7 +145,6 @@ class GrpoConfig(TrainerConfig):
         default="warn",
         description="What an alert does: write it down, or also stop the run if it is severe.",
     )
-    laws: LawsConfig = Field(default=LawsConfig(), description="Identities that are checked while the run goes on.")
 
     @model_validator(mode="after")
     def _refuse_knobs_without_effect(self) -> GrpoConfig:

@@ -17,15 +17,19 @@ from gradus.rewards import reweigh, tell_steps_taken
 from gradus.rollouts import MAX_CONCURRENT, lowest_reward, roll_out, write_episodes
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
+from gradus.training.laws.draws import check_draws
 from gradus.training.laws.episodes import add_pairs, graded_again, independence
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken
+from gradus.training.laws.storing import best_again, check_checkpoint, episodes_again, figures_again, line_again
+from gradus.training.laws.tasks import order_again, played_again, tasks_again
 from gradus.training.learner import Learner, StepLearner
-from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
@@ -134,7 +138,9 @@ def train_learner(
         loop.restore()
         learner.sync_weights()
         return loop.run()
-    except Exception:
+    except Exception as error:
+        if isinstance(error, LawBroken):
+            run_folder.append(error.alert(learner.laws.step))
         run_folder.forget_beginning()
         raise
 
@@ -178,16 +184,12 @@ class GrpoLoop:
         )
         screen.note(self.config.objective())
         on_step: Observer | None = self.options.on_step
-        try:
-            with screen, Interrupt(self.options.stop) as interrupt:
-                for record in self.train(screen, interrupt):
-                    screen.step(record)
-                    if on_step is not None:
-                        on_step(record)
-            self.finish()
-        except LawBroken as broken:
-            self.write(broken.alert(self.learner.laws.step))
-            raise
+        with screen, Interrupt(self.options.stop) as interrupt:
+            for record in self.train(screen, interrupt):
+                screen.step(record)
+                if on_step is not None:
+                    on_step(record)
+        self.finish()
         return GrpoResult(
             steps=self.state.step,
             best=self.folder.path / "best",
@@ -208,6 +210,9 @@ class GrpoLoop:
             record = from_main(self.step(screen))
             state.step += 1
             self.write(record)
+            laws = self.learner.laws
+            if laws.due and self.folder.writing:
+                laws.check("records", line_again, self.folder.metrics, record)
             self.handle_alerts(screen)
             self.end_if_silent(screen)
             self.keep_to_time(screen)
@@ -235,7 +240,7 @@ class GrpoLoop:
         credit_started = time.perf_counter()
         samples = self.learner.credit(rollout.groups)
         credit_seconds = time.perf_counter() - credit_started
-        self.check_laws(rollout, lr)
+        self.check_laws(rollout, samples, lr)
         update = self.learner.update(samples, lr=lr)
         self.learner.sync_weights()
         if self.config.store_every and step % self.config.store_every == 0:
@@ -256,19 +261,32 @@ class GrpoLoop:
         )
         if not self.config.distill_coef:
             record["credit_agreement"] = credit_agreement(rollout.groups, samples)
+        if laws.due:
+            laws.check("records", figures_again, record, groups, lr)
         return self.observe(step, record)
 
-    def check_laws(self, rollout: StepRollout, lr: float) -> None:
-        """Looks at the groups of a step and at its rate. Raises LawBroken."""
-        laws, grader = self.learner.laws, self.learner.grader
-        add_pairs(self.state.pairs, [*rollout.groups, *rollout.dropped])
+    def check_laws(self, rollout: StepRollout, samples: Sequence[TrainingSample], lr: float) -> None:
+        """Looks at the tasks, groups and samples of a step and at its rate. Raises LawBroken."""
+        laws, spec, config = self.learner.laws, self.spec, self.config
+        groups = [*rollout.groups, *rollout.dropped]
+        add_pairs(self.state.pairs, groups)
         if not laws.due:
             return
         laws.check("independence", independence, self.state.pairs)
         if self.schedule is None:
-            laws.check("optimizer", scheduled_rate, self.config, self.state.step + 1, lr)
-        if world().size == 1:
-            laws.check("grading", graded_again, self.spec, rollout.groups, grader, self.state.lowest_reward)
+            laws.check("optimizer", scheduled_rate, config, config.max_steps, self.state.step + 1, lr)
+        if world().size > 1:
+            return
+        before = sum(record["groups"] for record in self.records if record["kind"] == "step")
+        splits = self.splits
+        laws.check("tasks", tasks_again, spec, config, splits.validation, splits.reserved, before, groups)
+        if laws.step == 1:
+            laws.check("tasks", order_again, spec, config)
+        laws.check("replay", played_again, spec, rollout.groups)
+        laws.check("grading", graded_again, rollout.groups, self.learner.grader)
+        model = self.learner.local_model
+        if model is not None:
+            check_draws(laws, model, config, spec, rollout.groups, samples)
 
     def roll_out(self, step: int, screen: Screen) -> StepRollout:
         """Rolls out and grades ``groups`` groups. With dynamic sampling, those without an advantage are replaced in further rounds.
@@ -450,6 +468,14 @@ class GrpoLoop:
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=values)
         save_checkpoint(self.folder.path, checkpoint, self.learner.state)
         self.splits.store(self.folder, self.state.next_task)
+        self.check_checkpoint()
+
+    def check_checkpoint(self) -> None:
+        """Holds the newest checkpoint to the run in memory. Raises LawBroken."""
+        training = self.learner.state
+        if isinstance(training, LocalState) and world().size == 1:
+            state = {name: value for name, value in vars(self.state).items() if name not in ("step", "schedule")}
+            check_checkpoint(self.learner.laws, self.folder.path, training, self.learner.steps, state)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""
@@ -462,12 +488,17 @@ class GrpoLoop:
         if self.schedule is not None and self.state.schedule is not None:
             self.schedule.restore(self.state.schedule)
         self.records = [record for record in self.folder.records() if record.get("kind") in ("step", "validation")]
+        self.check_checkpoint()
 
     def finish(self) -> None:
         """Writes the final model; it is the best one too if nothing was validated."""
         self.save("final")
         if self.state.best_step is None:
             self.save("best")
+        if self.folder.writing:
+            state = self.state
+            args = (self.folder.metrics, self.config.best_by, state.best_step, state.best_reward)
+            self.learner.laws.check("records", best_again, *args)
         self.write_laws()
         barrier()
 
@@ -481,6 +512,7 @@ class GrpoLoop:
             path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
             episodes = [episode for group in groups for episode in group.episodes]
             write_episodes(path, episodes, environment=self.spec.name)
+            self.learner.laws.check("records", episodes_again, path, groups)
 
 
 def _check_graded(groups: Sequence[Group]) -> None:

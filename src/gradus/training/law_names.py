@@ -14,7 +14,13 @@ LawName = Literal[
     "sampler",
     "independence",
     "grading",
+    "tasks",
+    "replay",
+    "text",
+    "draws",
     "saved",
+    "checkpoint",
+    "records",
 ]
 
 LAWS: dict[LawName, str] = {
@@ -27,5 +33,11 @@ LAWS: dict[LawName, str] = {
     "sampler": "with fresh weights sampler and trainer have the same log-probs",
     "independence": "members of a group are sampled independently",
     "grading": "stored episodes that are graded again get the same rewards",
+    "tasks": "tasks come one after another in the run's order, each row once an epoch, and none that judges",
+    "replay": "an episode's answers, given to a new environment, have the same effect",
+    "text": "the tokens that were read and said are the text that was shown and graded",
+    "draws": "each sampled token is the one that its own random number points at",
     "saved": "a saved model is the one in memory",
+    "checkpoint": "a checkpoint on the disk holds the weights, the optimizer and the place of the run in memory",
+    "records": "episodes, metrics and the best step, read back from the disk, are those in memory",
 }

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
@@ -19,7 +20,7 @@ from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.laws.first_update import UpdateLaws
-from gradus.training.laws.models import StillModels
+from gradus.training.laws.models import StillModels, saved_again
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.tokens import check_samples
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
@@ -53,6 +54,11 @@ class StepLearner(Protocol):
     @property
     def state(self) -> TrainingState:
         """Weights and optimizer, as checkpoints store and restore them."""
+        ...
+
+    @property
+    def local_model(self) -> LoadedModel | None:
+        """The model in this process whose weights sample, as they are; None if another process has them."""
         ...
 
     def validation_policies(self) -> Mapping[Decoding, Policy]:
@@ -137,6 +143,12 @@ class Learner:
         """Weights and optimizer, as checkpoints store and restore them."""
         return LocalState(self.model.model, self.optimizer)
 
+    @property
+    def local_model(self) -> LoadedModel | None:
+        """The model in this process whose weights sample, as they are; None if another process has them."""
+        samples_here = self._still is not None and isinstance(self.policy, LocalPolicy)
+        return self.model if samples_here else None
+
     def validation_policies(self) -> Mapping[Decoding, Policy]:
         """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
         model, spec, config = self._inference_model, self._spec, self.config
@@ -194,5 +206,5 @@ class Learner:
         """Writes the model as it is, which every command takes; returns the folder."""
         save_model(Path(folder), self._inference_model)
         if self._still is not None:
-            self.laws.check("saved", self._still.saved_again, Path(folder))
+            self.laws.check("saved", saved_again, Path(folder), self.model, bool(self.config.quantize))
         return Path(folder)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gradus.policies.local.cpu.support import Autocast
+from gradus.training.law_names import LawName
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -80,13 +81,21 @@ class LoraConfig(BaseModel):
     )
 
 
+class LawsConfig(BaseModel):
+    """Which laws of a run are not checked (docs/doctor.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    off: tuple[LawName, ...] = Field(default=(), description="Laws that are not checked; a broken one stops the run.")
+
+
 class TrainerConfig(OptimizerConfig):
     """Settings that SFT and GRPO share.
 
     ``resources``: names of those that say what a run may use. They change results by rounding at most, so a run may go on with others.
     """
 
-    resources: ClassVar[frozenset[str]] = frozenset(["token_budget", "gradient_checkpointing", "threads"])
+    resources: ClassVar[frozenset[str]] = frozenset(["token_budget", "gradient_checkpointing", "threads", "laws"])
 
     seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
     token_budget: int = Field(
@@ -124,6 +133,7 @@ class TrainerConfig(OptimizerConfig):
     checkpoint_every: int = Field(
         default=10, ge=1, description="Steps between checkpoints; the last step is always kept, and the one before it."
     )
+    laws: LawsConfig = Field(default=LawsConfig(), description="Identities that are checked while the run goes on.")
 
     @field_validator("lora", mode="before")
     @classmethod

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Group
-from gradus.rollouts import grade_episodes
+from gradus.core import Episode, Grader, Group, Reward
+from gradus.core.records import FAULTS
 from gradus.training.laws.runner import NotMeasured, Pair
 
 _GROUPS = 12  # before independence is asked
@@ -48,22 +48,37 @@ def independence(sums: Sequence[float]) -> Iterator[Pair]:
     yield Pair(equal / groups, expected / groups, allowed, f"the share of equal first answers in {groups:.0f} groups")
 
 
-def graded_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader, lowest: float) -> Iterator[Pair]:
-    """Two groups, each as a whole and in another order, graded again: the same rewards, unless the grader disagrees with itself."""
-    chosen = [group for group in groups if any(value is not None for value in group.values())][:_GRADED]
-    episodes = [episode for group in reversed(chosen) for episode in group.episodes]
-    if any("judge_cost" in name for episode in episodes if episode.reward for name in episode.reward.metrics):
-        raise NotMeasured("a judge that costs nothing")
-    bare = [replace(episode, reward=None) for episode in episodes]
-    again, once_more = (_values(grade_episodes(spec, bare, grader, lowest=lowest)) for _ in range(2))
-    if again != once_more:
-        raise NotMeasured("a grader that agrees with itself")
-    for episode, stored, value in zip(episodes, _values(episodes), again, strict=True):
-        place = f"the reward of an episode of task {episode.task.id or episode.task.seed}"
-        yield Pair((stored is None) == (value is None), True, 0.0, f"{place}, whether there is one")
-        if stored is not None and value is not None:
-            yield Pair(stored, value, 1e-9 * max(1.0, abs(stored)), place)
+def graded_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
+    """Two groups, given to the grader itself as they were stored: the same reward, term by term, unless it disagrees with itself."""
+    graded = [group for group in groups[::-1] if any(value is not None for value in group.values())]
+    for group in graded[:_GRADED]:
+        episodes = [episode for episode in group.episodes if episode.stop not in FAULTS]
+        if any("judge_cost" in name for episode in episodes if episode.reward for name in episode.reward.metrics):
+            raise NotMeasured("a judge that costs nothing")
+        bare = [replace(episode, reward=None, metrics={}) for episode in episodes]
+        again, once_more = _rewards(bare, grader), _rewards(bare, grader)
+        if [_terms(reward) for reward in again] != [_terms(reward) for reward in once_more]:
+            raise NotMeasured("a grader that agrees with itself")
+        for episode, second in zip(episodes, again, strict=True):
+            place = f"the reward of member {episode.member} of the task with seed {episode.task.seed}"
+            first, other = _terms(episode.reward), _terms(second)
+            yield Pair(bool(first), bool(other), 0.0, f"{place}, whether there is one")
+            yield Pair(len(first), len(other), 0.0, f"{place}, how many turns it has")
+            for turn, (value, again_value) in enumerate(zip(first, other, strict=True)):
+                where = f"{place}, at turn {turn}" if turn else place
+                yield Pair(value, again_value, 1e-9 * max(1.0, abs(value)), where)
 
 
-def _values(episodes: Sequence[Episode]) -> list[float | None]:
-    return [None if episode.reward is None else episode.reward.value for episode in episodes]
+def _rewards(episodes: Sequence[Episode], grader: Grader) -> list[Reward | None]:
+    """The rewards of the members of a group; None of one that cannot be graded."""
+    try:
+        return list(grader.rewards(episodes))
+    except Exception:
+        if len(episodes) == 1:
+            return [None]
+        return [_rewards([episode], grader)[0] for episode in episodes]
+
+
+def _terms(reward: Reward | None) -> list[float]:
+    """The reward and its part of each turn; empty without one."""
+    return [] if reward is None or reward.value is None else [reward.value, *reward.turn_rewards]

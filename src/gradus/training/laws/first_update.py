@@ -1,4 +1,4 @@
-"""A step's first update, again: the factor of each token, the gradient of one tensor, two cuts, and a plain pass (laws 1, 3, 4 and 7).
+"""A step's first update, again: the factor of each token, the gradient of one tensor, two cuts, and a plain pass (laws 1, 3 and 4).
 
 At ratio 1 the policy's gradient is minus the sum of A grad log pi over the denominator, for every loss of the library.
 """
@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from gradus.training.engine.objective import BatchTokens, UpdatePlan
 from gradus.training.engine.optimizers import trainable
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.update import UpdateTrainer, microbatch_loss
+from gradus.training.laws.draws import plain_scores
 from gradus.training.laws.movement import Movement, drawn_tensors
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, apart, norm_of
 
@@ -86,7 +86,7 @@ class UpdateLaws:
         self.runner.check("first_update", self._added_up)
         if self.runner.step == 1:
             self.runner.check("cuts", self._cuts, trainer, plan)
-            self.runner.check("sampler", self._plain_pass, trainer, plan)
+            self.runner.check("first_update", self._plain_pass, trainer, plan)
         self._movement = Movement(self.loaded, optimizer, self.config, lr, self.runner.step)
 
     def moved(self, norm: float) -> None:
@@ -156,12 +156,12 @@ class UpdateLaws:
         yield self._same(together, alone, "together and each sequence alone")
 
     def _plain_pass(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Iterator[Pair]:
-        """One sample by the model's own forward pass: the sampler's log-probs, and the policy's gradient."""
+        """The policy's gradient of one sample, by the model's own forward pass."""
         part = self._part(plan, 1)
         (index,) = part.local
-        logprobs = self._plain(plan.samples[index])
-        distance = (logprobs.detach().double().cpu() - plan.samples[index].logprobs).abs().mean()
-        yield Pair(float(distance), 0.0, 5 * self._rounding, f"the mean difference of log-probs of sample {index}")
+        sample = plan.samples[index]
+        scores = plain_scores(self.loaded, self.config.sampling, sample)
+        logprobs = scores.gather(1, sample.learned_ids[:, None].to(scores.device))[:, 0]
         config = self.config.model_copy(update={"kl_coef": 0.0, "entropy_coef": 0.0, "observations": 0.0})
         first = self._gradient(replace(trainer, config=config, reference=None), part, part.longest)
         loss = (self._expected(plan)[index].to(logprobs) * logprobs).sum()
@@ -175,22 +175,6 @@ class UpdateLaws:
         whole = math.hypot(*(norm_of(gradient) for gradient in gradients if gradient is not None))
         place = f"the gradient of {self._name} and {len(self._tensors) - 1} other tensors, {place}"
         return apart(first, second, 5 * self._rounding, place, 0.1 * self._rounding * whole)
-
-    def _plain(self, sample: TrainingSample) -> Tensor:
-        """(A,) log-probs of the sampled tokens, by the model's own forward pass over one sequence."""
-        call: Any = self.loaded.model
-        device = self.loaded.device
-        if self.config.sampling.truncates or self.config.sampler != "local":
-            raise NotMeasured("sampler = 'local', without top_k and top_p")
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bool(self.loaded.autocast)):
-            logits = call(input_ids=sample.ids[None].to(device), use_cache=False).logits[0]
-        scores = logits[sample.positions.to(device) - 1].float() / self.config.sampling.temperature
-        if sample.legal is not None:
-            barred = torch.ones_like(scores, dtype=torch.bool)
-            for row, words in enumerate(sample.legal):
-                barred[row, slice(None) if words is None else list(words)] = False
-            scores = scores.masked_fill(barred, -1e30)
-        return scores.log_softmax(-1).gather(1, sample.learned_ids[:, None].to(device))[:, 0]
 
     def _gradient(self, trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Tensor:
         """(n,) of the drawn tensors, by the run's own passes of so many tokens each."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
 from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.laws.storing import folder_again
 
 _LENGTH = 32  # drawn ids
 _LARGEST = 2**31  # bytes of a model that is held a second time
@@ -60,22 +61,26 @@ class StillModels:
             raise NotMeasured("kl_coef above 0")
         with self._reference() as model:
             distance = (probe(model) - self._start).abs().max()
-        yield Pair(float(distance), 0.0, self._rounding(0.0), "its log-probs of drawn ids, against the first step's")
+        yield Pair(
+            float(distance), 0.0, _rounding(self._loaded, 0.0), "its log-probs of drawn ids, against the first step's"
+        )
         # The divergence is that of the weights before this step: it follows the movement that the check before this one saw.
         if kl is not None and self._moved > 0.05:
             yield Pair(kl != 0.0, True, 0.0, "the divergence from it after weights moved")
         self._moved = float((probe(self._loaded.model) - self._start).abs().mean())
 
-    def saved_again(self, folder: Path) -> Iterator[Pair]:
-        """A model folder, loaded again, is the model in memory."""
-        size = sum(parameter.numel() * parameter.element_size() for parameter in self._loaded.model.parameters())
-        if size > _LARGEST or self._config.quantize:
-            raise NotMeasured("a second model of this size in memory")
-        loaded = self._loaded
-        again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype).model
-        distance = (probe(again) - probe(loaded.model)).abs().max()
-        yield Pair(float(distance), 0.0, self._rounding(1e-4), f"log-probs of drawn ids under {folder}, loaded again")
 
-    def _rounding(self, exact: float) -> float:
-        """What kernels of another shape may change, nats."""
-        return exact if self._loaded.device.type == "cpu" and self._loaded.dtype == torch.float32 else 0.1
+def saved_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator[Pair]:
+    """A model folder has the tensors in memory by name; loaded again, it has their log-probs."""
+    yield from folder_again(folder, loaded.model)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
+    if size > _LARGEST or quantized:
+        raise NotMeasured("a second model of this size in memory")
+    again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype).model
+    distance = (probe(again) - probe(loaded.model)).abs().max()
+    yield Pair(float(distance), 0.0, _rounding(loaded, 1e-4), f"log-probs of drawn ids under {folder}, loaded again")
+
+
+def _rounding(loaded: LoadedModel, exact: float) -> float:
+    """What kernels of another shape may change, nats."""
+    return exact if loaded.device.type == "cpu" and loaded.dtype == torch.float32 else 0.1

@@ -16,6 +16,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.runner import NotMeasured, Pair, apart, norm_of
+from gradus.training.trainer_config import OptimizerConfig
 
 _NUMBERS = 2**20  # so many weights, at least, are computed again
 _EPSILON = 1e-8  # AdamW's
@@ -120,10 +121,10 @@ def _moments(document: Mapping[str, Any]) -> list[Kept]:
     return [document["state"].get(index, {}) for index in range(count)]
 
 
-def scheduled_rate(config: GrpoConfig, step: int, lr: float) -> Iterator[Pair]:
-    """A step's learning rate: a straight warm-up, then the peak times the share that is left, down to ``min_lr_ratio`` of it."""
-    warm = round(config.warmup * config.max_steps)
-    passed = min(1.0, (step - 1 - warm) / max(1, config.max_steps - warm))
+def scheduled_rate(config: OptimizerConfig, steps: int, step: int, lr: float) -> Iterator[Pair]:
+    """The learning rate of a step of ``steps``: a straight warm-up, then the peak times the share that is left, down to ``min_lr_ratio`` of it."""
+    warm = round(config.warmup * steps)
+    passed = min(1.0, (step - 1 - warm) / max(1, steps - warm))
     falls = {"constant": 1.0, "linear": 1.0 - passed, "cosine": (1.0 + math.cos(math.pi * passed)) / 2}
     share = config.min_lr_ratio + falls[config.schedule] * (1.0 - config.min_lr_ratio)
     again = config.lr * (step / warm if step <= warm else share)

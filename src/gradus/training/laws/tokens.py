@@ -1,16 +1,19 @@
-"""Sampled tokens, again from the episodes: each is trained once, at its place, behind what the policy had read (law 3)."""
+"""Sampled tokens, again from the episodes: each is trained once, at its place, behind what the policy had read, and all of them are the text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import takewhile
 from typing import cast
 
 from gradus.core import Group, Renderer, Turn
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.laws.credit import advantages_again, group_members
-from gradus.training.laws.runner import LawRunner, Pair
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 
+_EPISODES = 8  # whose text is looked at
 Token = tuple[int, int, float]  # place within the answer, id, log-prob
 
 
@@ -25,6 +28,7 @@ def check_samples(
     """Holds the samples of a step to its stored episodes and rewards. Raises LawBroken."""
     if laws.due:
         laws.check("tokens", tokens_again, groups, samples, stop_ids)
+        laws.check("text", text_again, groups, renderer)
         laws.check("credit", advantages_again, groups, samples, config, renderer)
 
 
@@ -54,6 +58,38 @@ def tokens_again(
             if stop_ids is not None and turn.asked is None:
                 ends = turn.cut or turn.tokens.action_ids[-1] in stop_ids
                 yield Pair(ends, True, 0.0, f"{place}: the stop token of an answer that no limit cut")
+
+
+def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:
+    """What the tokenizer makes of tokens: those that were read hold what was shown, those that were said are the answer that is graded."""
+    tokenizer = getattr(renderer, "tokenizer", None)
+    if tokenizer is None:
+        raise NotMeasured("a tokenizer")
+    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    members = [episode for group in groups for episode in group.episodes[:1]]
+    for episode in members[:_EPISODES]:
+        for turn in episode.turns:
+            if turn.tokens is None:
+                continue
+            place = f"the task with seed {episode.task.seed}, turn {turn.index}"
+            shown = [message.content for message in turn.messages if message.role in ("user", "system")]
+            if not turn.messages:
+                shown = [turn.observation]
+            if turn.tokens.restart and not (turn.messages and turn.messages[0].role == "system"):
+                shown.append(episode.system_prompt)
+            read = _letters(decode(list(turn.tokens.context_ids)))
+            for text in map(_letters, shown):
+                kept = text in read or _letters(decode(tokenizer.encode(text, add_special_tokens=False))) != text
+                yield Pair(kept, True, 0.0, f"{place}: whether the prompt holds {text[:40]!r}, white space aside")
+            if turn.asked is None:
+                ids = list(takewhile(lambda token: token not in renderer.stop_ids, turn.tokens.action_ids))
+                said = turn.action.endswith(decode(ids))
+                yield Pair(said, True, 0.0, f"{place}: whether the answer {turn.action[:40]!r} is its tokens' text")
+
+
+def _letters(text: str) -> str:
+    """A text without white space, which templates and tokenizers move."""
+    return "".join(text.split())
 
 
 def _trained(sample: TrainingSample, turn: int) -> list[Token]:

@@ -72,6 +72,10 @@ class TinkerLearner:
         """Weights and optimizer, as checkpoints store and restore them."""
         return ServedState(self.weights)
 
+    @property
+    def local_model(self) -> None:
+        """None: the server has the weights."""
+
     def validation_policies(self) -> Mapping[Decoding, TinkerPolicy]:
         """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
         return self._validating

@@ -1,0 +1,100 @@
+"""Sampled tokens, again by the model's own forward pass over one whole sequence: their log-probs, and whether their random numbers point at them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradus.core import EnvironmentSpec, Episode, Group, child_seed
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.laws.credit import group_members
+from gradus.training.laws.runner import LawRunner, Pair
+
+
+def plain_scores(loaded: LoadedModel, sampling: SamplingConfig, sample: TrainingSample) -> Tensor:
+    """(A, V) log-probs of the distribution that each trained token was drawn from: no cache, no padding, a batch of one."""
+    call: Any = loaded.model
+    with torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=bool(loaded.autocast)):
+        logits = call(input_ids=sample.ids[None].to(loaded.device), use_cache=False).logits[0]
+    scores = logits[sample.positions.to(loaded.device) - 1].float() / sampling.temperature
+    if sample.legal is not None:
+        barred = torch.ones_like(scores, dtype=torch.bool)
+        for row, words in enumerate(sample.legal):
+            barred[row, slice(None) if words is None else list(words)] = False
+        scores = scores.masked_fill(barred, -1e30)
+    if sampling.truncates:
+        scores = scores.masked_fill(_left_out(scores, sampling, sample.learned_ids.to(loaded.device)), -1e30)
+    return scores.log_softmax(-1)
+
+
+def _left_out(scores: Tensor, sampling: SamplingConfig, drawn: Tensor) -> Tensor:
+    """(A, V) bool: behind the likeliest ``top_k``, or behind those that hold ``top_p`` of their mass; what was drawn is not."""
+    order = scores.argsort(-1, descending=True)
+    ranked = scores.gather(-1, order)
+    ranks = torch.arange(scores.shape[-1], device=scores.device)
+    beyond = ranks >= (sampling.top_k or scores.shape[-1])
+    mass = ranked.masked_fill(beyond, -1e30).softmax(-1)
+    beyond = beyond | (mass.cumsum(-1) - mass >= sampling.top_p)
+    return torch.zeros_like(beyond).scatter(-1, order, beyond).scatter(-1, drawn[:, None], False)
+
+
+@torch.no_grad()
+def check_draws(
+    laws: LawRunner,
+    loaded: LoadedModel,
+    config: GrpoConfig,
+    spec: EnvironmentSpec,
+    groups: Sequence[Group],
+    samples: Sequence[TrainingSample],
+) -> None:
+    """Holds the log-probs and the random numbers of two samples of a step to a plain pass. Raises LawBroken."""
+    exact = loaded.dtype == torch.float32 and not loaded.autocast and not config.quantize
+    for sample in samples[:: max(1, len(samples) - 1)]:
+        started = time.perf_counter()
+        scores = plain_scores(loaded, config.sampling, sample).double().cpu()
+        laws.seconds += time.perf_counter() - started
+        laws.check("sampler", logprobs_again, scores, sample, 5e-4 if exact else 0.5)
+        episode = group_members(groups)[sample.episode].episode
+        if spec.stepping.by_content or spec.foreign:
+            continue
+        laws.check("draws", drawn_again, scores.exp(), config, episode, sample, laws.step, 1e-3 if exact else 0.1)
+
+
+def logprobs_again(scores: Tensor, sample: TrainingSample, rounding: float) -> Iterator[Pair]:
+    """The log-probs of the sampled tokens; ``scores`` (A, V)."""
+    distance = (scores.gather(1, sample.learned_ids[:, None])[:, 0] - sample.logprobs).abs().mean()
+    place = f"the mean difference of log-probs of a sample of group {sample.key[0]}"
+    yield Pair(float(distance), 0.0, rounding, place)
+
+
+def drawn_again(
+    chances: Tensor, config: GrpoConfig, episode: Episode, sample: TrainingSample, step: int, rounding: float
+) -> Iterator[Pair]:
+    """The random number of each token, a function of its step, group, member and turn alone, lies within the token's share of the distribution."""
+    rows = torch.arange(len(chances))
+    above = chances.cumsum(-1)[rows, sample.learned_ids]
+    below = above - chances[rows, sample.learned_ids]
+    distances: list[Tensor] = []
+    for attempt in range(config.dynamic_sampling + 1):
+        key = (config.seed, "step", step, attempt, episode.group, episode.member)
+        numbers = {turn: _numbers((*key, turn), config.sampling.max_new_tokens) for turn in set(ints(sample.turns))}
+        own = [numbers[turn][offset] for turn, offset in zip(ints(sample.turns), ints(sample.offsets), strict=True)]
+        points = torch.tensor(own, dtype=torch.float64)
+        distances.append(torch.maximum(below - points, points - above))
+    distance = min(distances, key=lambda values: float(values.max()))
+    worst = int(distance.argmax())
+    place = f"group {episode.group}, member {episode.member}, turn {int(sample.turns[worst])}, token {int(sample.offsets[worst])}"
+    outside = f"{place}: how far its random number lies outside of the token's share"
+    yield Pair(max(0.0, float(distance[worst])), 0.0, rounding, outside)
+
+
+def _numbers(key: Sequence[int | str], count: int) -> list[float]:
+    return np.random.default_rng(child_seed(*key)).random(count).tolist()
