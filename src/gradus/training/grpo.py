@@ -231,6 +231,8 @@ class GrpoLoop:
         """Rolls out, credits and updates once; returns the step's record."""
         started = time.perf_counter()
         step = self.state.step + 1
+        # A run that went on from a checkpoint has the same metrics as one that did not.
+        self.learner.laws.worst.pop("checkpoint", None)
         lr = self.begin(step)
         rollout = self.roll_out(step, screen)
         self.state.next_task = rollout.next_task

@@ -84,8 +84,9 @@ def drawn_again(
     below = above - chances[rows, sample.learned_ids]
     distances: list[Tensor] = []
     for attempt in range(config.dynamic_sampling + 1):
-        key = (config.seed, "step", step, attempt, episode.group, episode.member)
-        numbers = {turn: _numbers((*key, turn), config.sampling.max_new_tokens) for turn in set(ints(sample.turns))}
+        key = ("step", step, attempt, episode.group, episode.member)
+        longest = config.sampling.max_new_tokens
+        numbers = {turn: _numbers(child_seed(config.seed, *key, turn), longest) for turn in set(ints(sample.turns))}
         own = [numbers[turn][offset] for turn, offset in zip(ints(sample.turns), ints(sample.offsets), strict=True)]
         points = torch.tensor(own, dtype=torch.float64)
         distances.append(torch.maximum(below - points, points - above))
@@ -96,5 +97,5 @@ def drawn_again(
     yield Pair(max(0.0, float(distance[worst])), 0.0, rounding, outside)
 
 
-def _numbers(key: Sequence[int | str], count: int) -> list[float]:
-    return np.random.default_rng(child_seed(*key)).random(count).tolist()
+def _numbers(seed: int, count: int) -> list[float]:
+    return np.random.default_rng(seed).random(count).tolist()
