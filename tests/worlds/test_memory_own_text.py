@@ -15,8 +15,9 @@ from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus_worlds.memory import Memory
 from gradus_worlds.memory.learning import ask_memory as ask
-from gradus_worlds.memory.learning import best_entry, load_memory, read_chunks
+from gradus_worlds.memory.learning import load_memory, read_chunks
 from gradus_worlds.memory.learning import learn_text as learn
+from gradus_worlds.memory.readers.frozen import best_entries
 
 TEXT = """Date: 3 May 2030
 Lina: my city is Toda.
@@ -98,9 +99,10 @@ def test_the_core_answers_if_no_entry_fits() -> None:
     memory = Memory()
     memory.set_core("Ann and Bob are friends")
     memory.insert("values", "Ann cause rivers")
-    assert best_entry(memory, "Who is Ann?").answer == "Ann cause rivers"
-    assert best_entry(memory, "Who is Bob?").answer == "Ann and Bob are friends"
-    assert best_entry(memory, "Who is Eve?").notes == ()
+    ann, bob, eve = best_entries(memory, ["Who is Ann?", "Who is Bob?", "Who is Eve?"])
+    assert ann.answer == "Ann cause rivers"
+    assert bob.answer == "Ann and Bob are friends"
+    assert (eve.answer, eve.notes) == ("unknown", ())
 
 
 def test_kill_9_loses_no_chunk_and_repeats_none(text: Path, tmp_path: Path) -> None:

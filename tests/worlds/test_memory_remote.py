@@ -53,6 +53,13 @@ def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Any, tmp_p
     assert "Ann cause rivers" in server.requests[-1]["messages"][-1]["content"]
     assert ask_memory("remote:m", "What is Ann's cause now?", memory=tmp_path / "notes").answer == "rivers"
     assert server.requests[-1]["temperature"] == 0
-    server.faults[:] = [(200, completion("ok")), (401, '{"error": {"message": "no money"}}')]
+    server.faults[:] = [(401, '{"error": {"message": "no money"}}')]
     with pytest.raises(PolicyError, match="no money"):
-        ask_memory("append-only", "What is Ann's cause now?", memory=tmp_path / "notes", reader="remote:m")
+        ask_memory("append-only", "What is Ann's dish now?", memory=tmp_path / "notes", reader="remote:m")
+    # What was asked before is not asked again.
+    requests = len(server.requests)
+    assert (
+        ask_memory("append-only", "What is Ann's cause now?", memory=tmp_path / "notes", reader="remote:m").answer
+        == "rivers"
+    )
+    assert len(server.requests) == requests

@@ -21,7 +21,7 @@ NAMES = {"entry_id": st.integers(0, 8), "old_content": TEXT}
 ARGUMENTS = {
     "memory_insert": st.fixed_dictionaries(
         {"category": st.sampled_from(BANKS), "content": TEXT},
-        optional={"timestamp": st.text(max_size=80), "importance": st.floats(-1, 2)},
+        optional={"timestamp": st.text(max_size=80)},
     ),
     "memory_update": st.fixed_dictionaries({"category": st.sampled_from(BANKS), "new_content": TEXT}, optional=NAMES),
     "memory_delete": st.fixed_dictionaries({"category": st.sampled_from(BANKS)}, optional=NAMES),
@@ -45,7 +45,6 @@ def check_invariants(memory: Memory, ids_seen: set[int]) -> None:
         assert entry.id == entry_id
         assert entry.bank in memory.schema.banks
         assert 0 < count_words(entry.content) <= memory.schema.entry_words
-        assert 0 <= entry.importance <= 1
     assert Memory.from_json(json.loads(json.dumps(memory.to_json()))).state() == memory.state()
 
 

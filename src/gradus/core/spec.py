@@ -252,7 +252,8 @@ class EnvironmentSpec:
     exception behind an answer is its fault, and so is a limit on time: the episode gets the grader's ``failed_reward``.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
     ``data_set``: the rows that the tasks are made of, if they are made of rows. ``sources``: digests of code and rows that decide about
-    tasks and rewards and do not stand in this process, by what they are. ``recipe``: file name under gradus/recipes.
+    tasks and rewards and do not stand in this process, by what they are. ``recipe``: file name under gradus/recipes. ``asks``: served policies that
+    the environment itself asks, such as a frozen reader; a run pays for them.
     """
 
     name: str
@@ -278,6 +279,7 @@ class EnvironmentSpec:
     data_set: Any = None
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     recipe: str | None = None
+    asks: Sequence[Policy] = ()
     presentation: Presentation = Presentation()
     language: Language = Language()
     audit: AuditHints = AuditHints()

@@ -6,21 +6,17 @@ Any server that speaks the OpenAI protocol does. What was asked once is kept, by
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import ssl
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import blake2b
 from math import fsum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, GradingError
-from gradus.core.files import read_text
+from gradus.core.kept import KeptAnswers, content_key, is_drawn
 from gradus.core.money import Account, OutOfMoney, Price
 from gradus.core.servers import ChatOptions
 from gradus.rewards.compose import completion_text
@@ -82,8 +78,7 @@ class Judge:
         _require(self.budget is None or self.price is not None, f": a budget needs price = {price}")
         self.account = Account(limit=self.budget)  # of this process
         self._options = ChatOptions(self.model)
-        self._file = Path(self.cache).expanduser() if self.cache else None
-        self._scores = _read_scores(self._file)
+        self._scores = KeptAnswers(self.cache, "score")
 
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Any = None, **columns: Any
@@ -123,8 +118,7 @@ class Judge:
 
     def _times(self, row: Row) -> int:
         """Counts the requests for a row: ``samples``, and one more in the share that is rechecked."""
-        draw = int(self._key(row, -1)[:8], 16) / 2**32  # of its content, so that a resumed run rechecks the same rows
-        return self.samples + (draw < self.recheck)
+        return self.samples + is_drawn(self._key(row, -1), self.recheck)
 
     def _settled(self, scores: Sequence[Score]) -> float | GradingError:
         """Returns the mean of the first ``samples``; a recheck is only measured."""
@@ -151,7 +145,7 @@ class Judge:
             except OutOfMoney as error:
                 return Score(value=None, error=str(error))
         if score.value is not None:
-            self._keep(key, score.value)
+            self._scores.keep(key, score.value)
         return score
 
     async def _ask(self, client: openai.AsyncOpenAI, messages: list[Any], sample: int, ceiling: float) -> Score:
@@ -188,16 +182,7 @@ class Judge:
 
     def _key(self, row: Row, sample: int) -> str:
         """A name of one request by all that its reply depends on. ``sample``: below 0 for what else is drawn of a row."""
-        content = [self.model, self.rubric, self.low, self.high, self.base_url, self.max_tokens, row, sample]
-        return blake2b(json.dumps(content, default=str).encode(), digest_size=16).hexdigest()
-
-    def _keep(self, key: str, score: float) -> None:
-        """Adds a score to the cache, at once: a run that is killed has paid for it."""
-        self._scores[key] = score
-        if self._file is not None:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, "score": score}) + "\n")
+        return content_key([self.model, self.rubric, self.low, self.high, self.base_url, self.max_tokens, row, sample])
 
     def _cost(self, prompt: float, completion: float) -> float:
         """US dollars of so many tokens."""
@@ -217,17 +202,6 @@ def _row(prompt: Any, completion: Any, gold: Any) -> Row:
     """One row as texts, which can be keys: cells may be messages or lists."""
     gold_text = None if gold is None else str(gold)
     return completion_text(prompt), completion_text(completion), gold_text
-
-
-def _read_scores(file: Path | None) -> dict[str, float]:
-    """Returns the scores in a cache. Lines that a killed process left unfinished are asked again."""
-    scores: dict[str, float] = {}
-    if file is not None and file.exists():
-        for line in read_text(file).splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                record = json.loads(line)
-                scores[record["key"]] = record["score"]
-    return scores
 
 
 @cache

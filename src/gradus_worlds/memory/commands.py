@@ -59,14 +59,17 @@ def ask(
     memory: _Memory = None,
     reader: Annotated[
         str | None,
-        Parameter(help="A language model that answers from the memory, as remote:MODEL or a model folder."),
+        Parameter(
+            help="A language model that answers: a model folder, a GGUF file, remote:MODEL, or a TOML file of its settings."
+        ),
     ] = None,
 ) -> None:
     """Answer a question from what an agent kept: the entry that fits best, or what a language model makes of the entries."""
     from gradus_worlds.memory.learning import ask_memory
+    from gradus_worlds.memory.worlds.records import UNKNOWN
 
     reading = ask_memory(agent, question, memory=memory, reader=reader)
-    print(printable(reading.answer))
+    print("I do not know" if reading.answer == UNKNOWN else printable(reading.answer))
     note(reading.why)
     for text in reading.notes:
         since = f"  (since {text.timestamp})" if text.timestamp else ""

@@ -13,11 +13,12 @@ from typing import Any
 from gradus.core import EnvironmentFault, Observation, Span
 from gradus_worlds.memory.graders import balanced_accuracy
 from gradus_worlds.memory.readers.claims import facts_right, grounded
-from gradus_worlds.memory.readers.reading import READERS, read_strict
-from gradus_worlds.memory.store.memory import NINE_BANKS, Entry, Memory
+from gradus_worlds.memory.readers.frozen import Answered, ModelReader, best_entries
+from gradus_worlds.memory.readers.reading import RULES, read_strict
+from gradus_worlds.memory.store.memory import NINE_BANKS, Entry, Memory, Schema
 from gradus_worlds.memory.text import content_words, count_words
 from gradus_worlds.memory.tools.running import CallResult, run_calls
-from gradus_worlds.memory.tools.writing import SYSTEM_PROMPT, refusals
+from gradus_worlds.memory.tools.writing import refusals, system_prompt_of
 from gradus_worlds.memory.worlds.records import Evidence, Question, World
 
 Json = Mapping[str, Any]
@@ -27,15 +28,24 @@ STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk c
 
 
 class MemoryEnvironment:
-    """Reads a world to a policy. ``world``: seed and options -> a world. ``memory``: what is written to, a new one if left out.
+    """Reads a world to a policy. ``world``: seed and options -> a world. ``memory``: what is written to, a new one of ``schema`` if left out.
 
-    Calls that were refused are told with the next chunk, since a policy answers each chunk once.
+    ``reader``: a language model that answers the questions, and that the reward counts then. Calls that were refused are told with the
+    next chunk, since a policy answers each chunk once.
     """
 
-    system_prompt = SYSTEM_PROMPT
-
-    def __init__(self, world: Callable[..., World], *, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        world: Callable[..., World],
+        *,
+        memory: Memory | None = None,
+        schema: Schema = NINE_BANKS,
+        reader: ModelReader | None = None,
+    ) -> None:
         self._make_world, self._memory_to_use = world, memory
+        self._schema = memory.schema if memory else schema
+        self._reader = reader
+        self.system_prompt = system_prompt_of(self._schema)
         self._begun: World | None = None
         self._episode_id: str | None = None
         self._index = 0
@@ -54,7 +64,7 @@ class MemoryEnvironment:
         """Begin a world. Options are the source's knobs."""
         world = self._begun = self._make_world(seed or 0, **options)
         self._episode_id = episode_id or world.name
-        self._memory = self._memory_to_use or Memory(first_id=world.first_id)
+        self._memory = self._memory_to_use or Memory(self._schema, first_id=world.first_id)
         # Entries are dated by the chunk that is being read, as a reader would date them.
         self._memory.clock = self._today
         self._index = world.begin
@@ -91,14 +101,17 @@ class MemoryEnvironment:
         )
 
     def outcome(self) -> Json:
-        """Turn accounts, every question with both readings, and the memory with its log."""
+        """Turn accounts, every question as each reader answered it, and the memory. ``counted``: the reader that the reward counts."""
         world = self._world
+        reader = self._reader or best_entries
+        answers = reader(self._memory, [question.text for question in world.questions])
         read = world.chunks[: max(1, self._index)]
         return {
             "world": world.name,
             "turns": self._turns,
             "asked": [question.text for question in world.questions],
-            "questions": [self._ask(question) for question in world.questions],
+            "counted": "reader" if self._reader else "strict",
+            "questions": [self._ask(*pair) for pair in zip(world.questions, answers, strict=True)],
             "memory": self._memory.state(),
             "memory_words": self._memory.words,
             "input_words": sum(count_words(chunk.text) for chunk in read),
@@ -129,8 +142,8 @@ class MemoryEnvironment:
             "index": self._index,
             "chunk": chunk.text,
             "entries": [{"id": entry.id, "bank": entry.bank, "content": entry.content} for entry in self._related],
-            "banks": list(NINE_BANKS.banks),
-            "entry_words": NINE_BANKS.entry_words,
+            "banks": list(self._schema.banks),
+            "entry_words": self._schema.entry_words,
         }
         return Observation(text="\n".join(lines), data=data, restart=True)
 
@@ -152,9 +165,9 @@ class MemoryEnvironment:
         }
 
     def _accuracy_so_far(self) -> float | None:
-        """r1 of grader v2 if the dialogue ended here, so that each chunk earns what it added; None in a long world."""
+        """r1 of grader v2 if the dialogue ended here, so that each chunk earns what it added; None in a long world, and with a model as reader."""
         world = self._world
-        if len(world.chunks) > STANDING_CHUNKS or not world.questions:
+        if self._reader or len(world.chunks) > STANDING_CHUNKS or not world.questions:
             return None
         changes = len(self._memory.operations)
         if changes not in self._accuracies:  # the same memory answers the same
@@ -166,14 +179,18 @@ class MemoryEnvironment:
         marks = [(question.unknown, read_strict(self._memory, question).to_json()["correct"]) for question in questions]
         return balanced_accuracy(marks)
 
-    def _ask(self, question: Question) -> dict[str, Any]:
+    def _ask(self, question: Question, answered: Answered) -> dict[str, Any]:
         """A question with its readings and what the two-layer search brings back."""
         hits = self._memory.search(question.text)
+        readings = {name: read(self._memory, question) for name, read in RULES.items()}
+        readings["reader"] = answered.reading(question)
         return {
             **question.to_json(),
             "retrieved": [{"id": hit.entry.id, "score": hit.score, "content": hit.entry.content} for hit in hits],
             "evidence_recall": _recall(question, [hit.entry for hit in hits]),
-            "readings": {name: reader(self._memory, question).to_json() for name, reader in READERS.items()},
+            "readings": {name: reading.to_json() for name, reading in readings.items()},
+            "error": answered.error,
+            "agrees": answered.agrees,
         }
 
 

@@ -28,9 +28,9 @@ def _right_share(questions: Sequence[Json], reader: str) -> float:
     return sum(question["readings"][reader]["correct"] for question in questions) / len(questions)
 
 
-def marks_of(questions: Sequence[Json]) -> list[Mark]:
-    """The marks of questions as the strict reader answered them."""
-    return [(question["unknown"], question["readings"]["strict"]["correct"]) for question in questions]
+def marks_of(questions: Sequence[Json], reader: str = "strict") -> list[Mark]:
+    """The marks of questions as a reader answered them."""
+    return [(question["unknown"], question["readings"][reader]["correct"]) for question in questions]
 
 
 def balanced_accuracy(marks: Sequence[Mark]) -> float:
@@ -54,7 +54,7 @@ def smallness(memory_words: int, input_words: int) -> float:
 
 def _mem_alpha(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]:
     """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
-    answered = _right_share(outcome["questions"], "generous")
+    answered = _right_share(outcome["questions"], "reader" if outcome["counted"] == "reader" else "generous")
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
     rows: list[Values] = []
     for turn in outcome["turns"]:
@@ -72,7 +72,7 @@ def _v2(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]
     same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it goes to the last turn.
     """
     turns = outcome["turns"]
-    answered = balanced_accuracy(marks_of(outcome["questions"]))
+    answered = balanced_accuracy(marks_of(outcome["questions"], outcome["counted"]))
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
     rows: list[Values] = []
     for turn in turns:
@@ -120,7 +120,7 @@ def _problem(episode: Episode) -> str | None:
         return f"expected an account of each of {len(episode.turns)} turns in the outcome"
     if not episode.outcome.get("questions"):
         return "the world asked no question, so nothing says what the memory is worth"
-    return None
+    return next((question["error"] for question in episode.outcome["questions"] if question["error"]), None)
 
 
 def _reward_terms(row: Values) -> tuple[RewardTerm, ...]:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from filelock import FileLock, Timeout
 
-from gradus import one_turn, roll_out
 from gradus.commands.guests import make_policy
 from gradus.core import (
     ConfigError,
@@ -27,24 +28,18 @@ from gradus.core import (
     StorageError,
     Task,
     read_text,
-    without_thoughts,
     write_text,
 )
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.readers.reading import ShownText, search_notes
+from gradus_worlds.memory.readers.frozen import REMOTE, Answered, best_entries, model_reader
 from gradus_worlds.memory.spec import load, scripted_policies
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import count_words, cut_words
-from gradus_worlds.memory.worlds.records import UNKNOWN, Chunk, World
+from gradus_worlds.memory.worlds.records import Chunk, World
 
 CHUNK_WORDS = 80
 FIRST_ID = 32  # as in the synthetic worlds, so that a model sees numbers like those of its training
 _DATE = "Date:"
-_REMOTE = "remote:"
-_PROMPT = (
-    "Answer the question from the memory alone, in as few words as possible, without a sentence around it. "
-    f"If the memory does not say, answer: {UNKNOWN}"
-)
 
 Calls = Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int, Calls], None]
@@ -184,48 +179,31 @@ def load_memory(folder: Path) -> tuple[Memory, set[str]]:
         raise StorageError(f"{file} is damaged: {error}; copy it from a backup") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """``answer`` is ``unknown`` if the memory does not say. ``why``: how it was read. ``notes``: what the reader was shown."""
-
-    answer: str
-    why: str
-    notes: Sequence[ShownText] = ()
-
-
 def ask_memory(
     agent: str | Path, question: str, *, memory: str | Path | None = None, reader: str | Path | None = None
 ) -> Answered:
     """Answer a question from a memory alone. ``agent`` and ``memory`` as for :func:`learn_text`.
 
-    ``reader``: a language model, by default the agent if it is ``remote:MODEL``. Without one the answer is the entry that fits best.
+    ``reader``: as in ``memory:WORLD?reader=NAME``; by default the one of the agent's run, or the agent if it is ``remote:MODEL``. Without one
+    the answer is the entry that fits best.
     """
-    if reader is None and str(agent).startswith(_REMOTE):
-        reader = agent
+    if reader is None:
+        reader = agent if str(agent).startswith(REMOTE) else _reader_of_run(Path(agent))
     stored, _ = load_memory(memory_of(agent, memory))
-    return best_entry(stored, question) if reader is None else _read(stored, question, reader)
+    read = best_entries if reader is None else model_reader(str(reader))
+    (answered,) = read(stored, [question])
+    if answered.error is not None:
+        raise PolicyError(answered.error)
+    return answered
 
 
-def best_entry(memory: Memory, question: str) -> Answered:
-    """The entry that fits a question best, as its answer."""
-    notes = [note for note in search_notes(memory, question) if note.shares_word(question)]
-    if not notes:
-        return Answered(answer=UNKNOWN, why="no entry shares a word with the question")
-    best = min(notes, key=lambda note: note.id is None)  # the core, if nothing else fits
-    return Answered(answer=best.text, why="the entry that fits best", notes=notes)
-
-
-def _read(memory: Memory, question: str, reader: str | Path) -> Answered:
-    """The answer of a language model, which sees the question and what the two-layer search finds."""
-    notes = search_notes(memory, question, entries=20)
-    listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
-    rows: list[dict[str, Any]] = [{"question": f"Memory:\n{listed}\n\nQuestion: {question}"}]
-    spec = one_turn(rows, judge=lambda row, text: 0.0, system_prompt=_PROMPT, test=rows)
-    (episode,) = roll_out(spec, make_policy(spec, reader, temperature=0.0), episodes=1).episodes
-    if episode.failure is not None:
-        raise PolicyError(f"the reader {reader} gave no answer: {episode.failure.message}")
-    prediction = without_thoughts(episode.turns[0].action).strip()
-    return Answered(answer=prediction, why=f"the model answered from {len(notes)} entries", notes=notes)
+def _reader_of_run(folder: Path) -> str | None:
+    """The reader that a run was graded by."""
+    file = folder / "recipe.toml"
+    if not file.is_file():
+        return None
+    environment = tomllib.loads(read_text(file)).get("environment", "")
+    return dict(parse_qsl(environment.partition("?")[2])).get("reader")
 
 
 def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:

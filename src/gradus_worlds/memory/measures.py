@@ -10,16 +10,20 @@ from typing import Any
 
 from gradus.core import Episode, EpisodeView, ViewPanel
 from gradus_worlds.memory.graders import balanced_accuracy, marks_of
-from gradus_worlds.memory.readers.reading import READERS
 
 Json = Mapping[str, Any]
 Figures = dict[str, float | None]
 
 _COUNTS = ("attempts", "succeeded", "right", "facts")
+READERS = ("reader", "strict", "generous")
 
 
 def metrics(episode: Episode) -> Figures:
-    """Accuracy, token F1 and evidence recall, of all questions and by kind, memory share of the input, and calls per chunk."""
+    """Accuracy, token F1 and evidence recall, of all questions and by kind, memory share of the input, and calls per chunk.
+
+    ``reader_agreement``: share of questions that reader and ``strict`` both got right or both wrong. ``reader_disagreement``: share of
+    questions asked twice whose second answer differed.
+    """
     outcome = episode.outcome
     turns, questions = outcome.get("turns", ()), outcome.get("questions", ())
     totals = Counter[str]()
@@ -27,7 +31,9 @@ def metrics(episode: Episode) -> Figures:
         totals.update({name: turn[name] for name in _COUNTS})
     figures: Figures = {
         **_answers(questions),
-        "balanced_accuracy": balanced_accuracy(marks_of(questions)) if questions else None,
+        "reader_agreement": _mean(_agreement(question) for question in questions),
+        "reader_disagreement": _mean(not each["agrees"] for each in questions if each["agrees"] is not None),
+        "balanced_accuracy": balanced_accuracy(marks_of(questions, outcome["counted"])) if questions else None,
         "memory_share": outcome["memory_words"] / max(1, outcome["input_words"]) if turns else None,
         "entries": float(turns[-1]["entries"]) if turns else None,
         "calls": _mean(turn["calls"] for turn in turns),
@@ -57,11 +63,23 @@ def _answers(questions: Sequence[Json], suffix: str = "") -> Figures:
     """Accuracy and F1 of each reader, and evidence recall: ``strict_f1``, or ``strict_f1/former`` of a kind of question."""
     figures: Figures = {}
     for reader in READERS:
-        readings = [question["readings"][reader] for question in questions]
+        readings = [question["readings"][reader] for question in questions if _was_read(question, reader)]
         figures[f"{reader}_accuracy{suffix}"] = _mean(reading["correct"] for reading in readings)
         figures[f"{reader}_f1{suffix}"] = _mean(reading["f1"] for reading in readings)
     figures[f"evidence_recall{suffix}"] = _mean(question["evidence_recall"] for question in questions)
     return figures
+
+
+def _was_read(question: Json, reader: str) -> bool:
+    """False if the reader gave no answer; the rules always do."""
+    return reader != "reader" or question["error"] is None
+
+
+def _agreement(question: Json) -> bool | None:
+    if question["error"]:
+        return None
+    readings = question["readings"]
+    return readings["reader"]["correct"] == readings["strict"]["correct"]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -110,10 +128,10 @@ def _question_row(question: Json) -> Sequence[str]:
     readings = question["readings"]
     retrieved = [f"{hit['id']} ({hit['score']:.2f}) {hit['content']}" for hit in question["retrieved"]]
     predictions: list[str] = []
-    for reading in readings.values():
-        mark = "right" if reading["correct"] else "wrong"
-        predictions.append(f"{mark}: {reading['prediction']}")
-    reasons = [f"{name}: {reading['why']}" for name, reading in readings.items()]
+    for name in READERS:
+        mark = "right" if readings[name]["correct"] else "wrong"
+        predictions.append(f"{mark}: {readings[name]['prediction']}")
+    reasons = [f"{name}: {readings[name]['why']}" for name in READERS]
     return (
         question["kind"],
         question["question"],
@@ -126,5 +144,12 @@ def _question_row(question: Json) -> Sequence[str]:
 
 def _facts(episode: Episode) -> dict[str, str]:
     figures = metrics(episode)
-    names = ("strict_accuracy", "generous_accuracy", "memory_share", "evidence_recall", "facts_right")
+    names = (
+        "reader_accuracy",
+        "strict_accuracy",
+        "generous_accuracy",
+        "memory_share",
+        "evidence_recall",
+        "facts_right",
+    )
     return {name.replace("_", " "): f"{figures[name]:.2f}" for name in names if figures[name] is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from string import digits
 
 from gradus.core import (
@@ -21,13 +22,15 @@ from gradus.core import (
     Task,
     Vocabulary,
 )
+from gradus.environments.options import known_options
 from gradus.policies.scripted import Answer, policy_factory
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import GRADERS, reader_accuracy
 from gradus_worlds.memory.measures import curves, metrics, view
-from gradus_worlds.memory.store.memory import NINE_BANKS
+from gradus_worlds.memory.readers.frozen import ModelReader, model_reader
+from gradus_worlds.memory.store.memory import NINE_BANKS, SCHEMAS, Schema
 from gradus_worlds.memory.text import count_words, cut_words, join_words
-from gradus_worlds.memory.tools.writing import NOOP, SYSTEM_PROMPT, fragments, random_answer, write_insert
+from gradus_worlds.memory.tools.writing import NOOP, fragments, random_answer, system_prompt_of, write_insert
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.records import Data, Respond, Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
@@ -35,14 +38,20 @@ from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 def load(argument: str | None = None) -> EnvironmentSpec:
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
-    ``locomo:PATH`` or ``jsonl:PATH``."""
-    world = argument or "synthetic"
+    ``locomo:PATH`` or ``jsonl:PATH``, each with the options ``?reader=NAME`` (:func:`model_reader`) and ``schema=NAME``."""
+    world, _, query = (argument or "synthetic").partition("?")
+    options = known_options(f"memory:{argument}", query, {"reader": str, "schema": str})
+    schema = SCHEMAS.get(options.get("schema", NINE_BANKS.name))
+    if schema is None:
+        raise ConfigError(f"unknown schema {options['schema']!r} of a memory; there are {', '.join(SCHEMAS)}")
+    reader = model_reader(options["reader"]) if "reader" in options else None
     kind, _, rest = world.partition(":")
     lacks_path = kind != "synthetic" and not rest
     if kind not in _SOURCES or lacks_path:
         raise ConfigError(f"unknown memory world {world!r}; there are synthetic:KNOBS, locomo:PATH and jsonl:PATH")
     source = _SOURCES[kind](rest)
-    return make_spec(replace(source, name=f"memory:{argument}" if argument else "memory"))
+    named = replace(source, name=f"memory:{argument}" if argument else "memory")
+    return make_spec(named, schema=schema, reader=reader)
 
 
 _SOURCES: Mapping[str, Callable[[str], Source]] = {
@@ -52,7 +61,7 @@ _SOURCES: Mapping[str, Callable[[str], Source]] = {
 }
 
 
-def make_spec(source: Source) -> EnvironmentSpec:
+def make_spec(source: Source, *, schema: Schema = NINE_BANKS, reader: ModelReader | None = None) -> EnvironmentSpec:
     """The registration record over any source of worlds."""
 
     def train_task(index: int) -> Task:
@@ -64,7 +73,7 @@ def make_spec(source: Source) -> EnvironmentSpec:
     return EnvironmentSpec(
         name=source.name,
         summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
-        make=lambda: MemoryEnvironment(source.world),
+        make=lambda: MemoryEnvironment(source.world, schema=schema, reader=reader),
         graders=GRADERS,
         default_grader="v2",
         conditions=source.conditions,
@@ -77,21 +86,26 @@ def make_spec(source: Source) -> EnvironmentSpec:
         teacher="teacher" if teacher else None,
         metrics=metrics,
         presentation=Presentation(
-            watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
+            watched={
+                "reader accuracy": "reader_accuracy",
+                "strict accuracy": "strict_accuracy",
+                "memory share": "memory_share",
+            },
             curves=curves,
             view=view,
         ),
-        language=Language(vocabulary=lambda: _vocabulary(source)),
+        language=Language(vocabulary=lambda: _vocabulary(source, schema)),
         audit=AuditHints(
             panel=Panel(
                 ladder=("noop", "append-only", *teacher),
                 reflexes=("append-only", "heuristic"),
                 exploits=("noop", "spam", "dump"),
             ),
-            random_answers=random_answer,
+            random_answers=partial(random_answer, schema),
             hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
         ),
         recipe=source.recipe,
+        asks=reader.servers if reader else (),
     )
 
 
@@ -99,11 +113,11 @@ def make_spec(source: Source) -> EnvironmentSpec:
 _REFUSALS = "Refused: entry entries there is no was deleted says that already in , not exactly hold holds of does name more one: ;"
 
 
-def _vocabulary(source: Source) -> Vocabulary:
+def _vocabulary(source: Source, schema: Schema) -> Vocabulary:
     """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
     vocabulary = source.vocabulary()
-    banks = list(NINE_BANKS.banks)
-    words = [*vocabulary.words, *fragments(banks), *banks, *SYSTEM_PROMPT.split(), *_REFUSALS.split()]
+    banks = list(schema.banks)
+    words = [*vocabulary.words, *fragments(banks), *banks, *system_prompt_of(schema).split(), *_REFUSALS.split()]
     words += [*digits, "Memory:", "Core:", "|"]
     # Characters spell the words of files that no vocabulary foresees.
     pieces = [*vocabulary.pieces, *digits, *map(chr, range(33, 127))]

@@ -80,6 +80,7 @@ class PricesSection(_Section):
         description="Of a million prompt tokens, and of a million completion tokens, of a teacher behind an API.",
     )
     judge: Tokens = Field(default=None, description="The same of judges that have no price of their own.")
+    reader: Tokens = Field(default=None, description="The same of a served reader that the environment asks.")
     evaluation: Tokens = Field(default=None, description="The same of served policies in the evaluation.")
     training: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] | None = Field(
         default=None, description="Of a million prompt, sampled and trained tokens of the server that `trainer` names."
@@ -92,12 +93,12 @@ class PricesSection(_Section):
     @property
     def are_set(self) -> bool:
         """True if there is a price."""
-        return any([self.teacher, self.judge, self.evaluation, self.training, self.hour])
+        return any([self.teacher, self.judge, self.reader, self.evaluation, self.training, self.hour])
 
     @model_validator(mode="after")
     def _limit_has_prices(self) -> PricesSection:
         if self.max_cost is not None and not self.are_set:
-            raise ValueError("max_cost needs a price: of teacher, judge, evaluation, training or hour")
+            raise ValueError("max_cost needs a price: of teacher, judge, reader, evaluation, training or hour")
         return self
 
 

@@ -35,12 +35,17 @@ def claim_of(content: str, slot: Slot) -> SlotClaim | None:
     has_cue = any(cue in content_words for cue in slot.cues)
     if not has_cue or not contains(content_words, entity):
         return None
+    return values_of(content, slot, entity_named=not slot.directed)
+
+
+def values_of(text: str, slot: Slot, *, entity_named: bool = True) -> SlotClaim:
+    """Returns the values of ``slot`` that a text names; without ``entity_named`` only those behind the entity."""
+    entity = plain_words(slot.entity)
     values = {plain_words(value): value for value in slot.values if value.lower() != slot.entity.lower()}
     now: dict[str, None] = {}
     former: dict[str, None] = {}
-    entity_named = not slot.directed
     # A "not" or a "formerly" reaches to the end of its clause.
-    for clause in _CLAUSES.split(content):
+    for clause in _CLAUSES.split(text):
         words = plain_words(clause)
         claimed, denied = now, False
         for place, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""Frozen readers: they answer questions from the memory alone, so that only what was written can help.
+"""Readers by rule: they answer questions from the memory alone, so that only what was written can help.
 
 ``strict`` is a lower bound that a rule can judge where the values are known: few entries, few words, and no benefit of the doubt.
 ``generous`` is an upper bound on what any reader could find.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradus_worlds.memory.readers.claims import claim_of
+from gradus_worlds.memory.readers.claims import claim_of, values_of
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import (
     content_words,
@@ -65,7 +65,6 @@ class Reading:
 
 
 Notes = Sequence[ShownText]
-Reader = Callable[[Memory, Question], Reading]
 
 
 def judge(question: Question, prediction: str, why: str, notes: Notes) -> Reading:
@@ -77,6 +76,18 @@ def judge(question: Question, prediction: str, why: str, notes: Notes) -> Readin
         right = any(exact_match(prediction, gold) for gold in question.answers)
         f1 = max(token_f1(prediction, gold) for gold in question.answers)
     return Reading(prediction=prediction, correct=right, f1=f1, why=why, notes=notes)
+
+
+def judge_text(question: Question, answer: str, why: str, notes: Notes) -> Reading:
+    """Compare an answer in free words with the gold answers: one of them stands in it, and no other value of the slot that is asked for."""
+    right = any(substring_match(answer, gold) for gold in question.answers)
+    if question.hops and question.aspect != "date":
+        last = question.hops[-1].then or question.hops[-1]
+        named = values_of(answer, last.slot)
+        values = {*named.now, *named.former} - {question.of} if question.aspect == "former" else set(named.now)
+        right = bool(values) and values <= set(question.answers)
+    f1 = None if question.unknown else max(token_f1(answer, gold) for gold in question.answers)
+    return Reading(prediction=answer, correct=right, f1=f1, why=why, notes=notes)
 
 
 def read_strict(memory: Memory, question: Question) -> Reading:
@@ -124,7 +135,7 @@ def _stands_in(notes: Notes, value: str) -> bool:
     return any(substring_match(note.text, value) for note in notes)
 
 
-READERS: Mapping[str, Reader] = {"strict": read_strict, "generous": read_generous}
+RULES: Mapping[str, Callable[[Memory, Question], Reading]] = {"strict": read_strict, "generous": read_generous}
 
 
 def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[Notes, list[str], str]:

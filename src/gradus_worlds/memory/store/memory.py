@@ -50,6 +50,7 @@ PAPER = Schema(
     name="paper",
     banks={"semantic": "facts that hold regardless of time", "episodic": "events, each with its time"},
 )
+SCHEMAS: Mapping[str, Schema] = {schema.name: schema for schema in (NINE_BANKS, PAPER)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,6 @@ class Entry:
     content: str
     timestamp: str | None = None
     source: int | None = None
-    importance: float = 0.5
     created: str | None = None
     updated: str | None = None
 
@@ -124,15 +124,12 @@ class Memory:
         content: str,
         *,
         timestamp: str | None = None,
-        importance: float = 0.5,
         source: int | None = None,
     ) -> Entry:
         """Keep a new entry and return it with its id. White space in ``content`` is evened out, nothing else is changed."""
         self._check_bank(bank)
         content = self._checked_content(content)
         self._check_new(bank, content)
-        if not 0 <= importance <= 1:  # false for NaN, too
-            raise RefusedCall(f"importance must be from 0 to 1, got {importance}")
         if timestamp is not None:
             timestamp = _plain(timestamp)
             if len(timestamp) > 64:
@@ -144,7 +141,6 @@ class Memory:
             content=content,
             timestamp=timestamp or at,
             source=source,
-            importance=float(importance),
             created=at,
             updated=at,
         )

@@ -138,8 +138,8 @@ class MemoryTool:
 
 
 def _insert(memory: Memory, arguments: Arguments, source: int | None) -> Entry:
-    options = {name: arguments[name] for name in ("timestamp", "importance") if name in arguments}
-    return memory.insert(arguments["category"], arguments["content"], source=source, **options)
+    timestamp = arguments.get("timestamp")
+    return memory.insert(arguments["category"], arguments["content"], timestamp=timestamp, source=source)
 
 
 def _entry_id(memory: Memory, arguments: Arguments) -> int:
@@ -168,7 +168,7 @@ def _noop(memory: Memory, arguments: Arguments, source: int | None) -> None:
 
 _NAMES = ("entry_id", "old_content")  # two ways to say which entry
 TOOLS: Mapping[str, MemoryTool] = {
-    "memory_insert": MemoryTool(run=_insert, required=("category", "content"), optional=("timestamp", "importance")),
+    "memory_insert": MemoryTool(run=_insert, required=("category", "content"), optional=("timestamp",)),
     "memory_update": MemoryTool(run=_update, required=("category", "new_content"), optional=_NAMES),
     "memory_delete": MemoryTool(run=_delete, required=("category",), optional=_NAMES),
     "core_memory_update": MemoryTool(run=_core, required=("content",)),
@@ -223,17 +223,13 @@ def _checked(call: WrittenCall, tool: MemoryTool) -> Arguments:
 
 
 _ENTRY_NUMBER = re.compile("[0-9]{1,18}")
-_TYPES: Mapping[str, tuple[Any, str]] = {
-    "entry_id": (int, "the number of an entry"),
-    "importance": (int | float, "a number"),
-}
 
 
 def _checked_value(argument: str, value: Any) -> Any:
     is_digits = isinstance(value, str) and _ENTRY_NUMBER.fullmatch(value)
     if argument == "entry_id" and is_digits:
         return int(value)
-    kind, words = _TYPES.get(argument, (str, "a string"))
+    kind, words = (int, "the number of an entry") if argument == "entry_id" else (str, "a string")
     if isinstance(value, bool) or not isinstance(value, kind):
         raise RefusedCall(f"{argument} must be {words}")
     return value

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from gradus.core import child_rng
-from gradus_worlds.memory.store.memory import NINE_BANKS
+from gradus_worlds.memory.store.memory import Schema
 
 NOOP = '{"name":"memory_noop","arguments":{}}'
 _END = '"}}'
@@ -70,14 +70,15 @@ def fragments(banks: Iterable[str]) -> list[str]:
     return [NOOP, _CORE_HEAD, _NEW_CONTENT, _END, *heads]
 
 
-# The rules, short enough to be read again at every chunk.
-SYSTEM_PROMPT = (
-    "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
-    f"{_head('insert', 'CATEGORY')}TEXT{_END} {_head('update', 'CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
-    f"{_head('delete', 'CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
-    f"CATEGORY:{','.join(NINE_BANKS.banks)} TEXT:who,what,value;{NINE_BANKS.entry_words}-words-at-most "
-    'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
-)
+def system_prompt_of(schema: Schema) -> str:
+    """The rules, short enough to be read again at every chunk."""
+    return (
+        "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
+        f"{_head('insert', 'CATEGORY')}TEXT{_END} {_head('update', 'CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
+        f"{_head('delete', 'CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
+        f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most "
+        'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
+    )
 
 
 def refusals(messages: Iterable[str]) -> list[str]:
@@ -88,9 +89,9 @@ def refusals(messages: Iterable[str]) -> list[str]:
     return different if more <= 0 else [*different[:_MOST_REFUSALS], f"{more} more"]
 
 
-def random_answer(seed: int) -> str:
+def random_answer(schema: Schema, seed: int) -> str:
     """Some legal answer, out of ``seed``: a call of a random kind with a random text, for search and hygiene."""
     rng = child_rng(seed, "memory-random-answer")
-    bank = rng.choice(list(NINE_BANKS.banks))
+    bank = rng.choice(list(schema.banks))
     text = " ".join(rng.choice(_RANDOM_WORDS) for _ in range(rng.randint(1, 12)))
     return rng.choice((NOOP, write_insert(bank, text), write_core(text), write_delete(bank, text)))

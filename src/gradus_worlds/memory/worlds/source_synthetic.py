@@ -118,12 +118,13 @@ def read_chunk(text: str) -> list[Statement]:
 
 def append_only(data: Data) -> list[str]:
     """An entry for every statement that gives a value."""
-    return [_insert(statement, statement.value) for statement in read_chunk(data["chunk"]) if statement.value]
+    statements = read_chunk(data["chunk"])
+    return [_insert(data, statement, statement.value) for statement in statements if statement.value]
 
 
 def teach(data: Data) -> list[str]:
     """The calls for one chunk, given the entries that are shown with it."""
-    calls = [_call(statement, data["entries"]) for statement in _last_statements(read_chunk(data["chunk"]))]
+    calls = [_call(data, statement) for statement in _last_statements(read_chunk(data["chunk"]))]
     return [call for call in calls if call]
 
 
@@ -138,18 +139,21 @@ def _last_statements(statements: Sequence[Statement]) -> list[Statement]:
     return list(slots.values())
 
 
-def _insert(statement: Statement, value: str) -> str:
-    return write_insert(statement.attribute.bank, note_of(statement.entity, statement.attribute.noun, value))
+def _insert(data: Data, statement: Statement, value: str) -> str:
+    """The call that keeps a value in the attribute's bank, or in the first one of a schema that does not have it."""
+    bank = statement.attribute.bank if statement.attribute.bank in data["banks"] else data["banks"][0]
+    return write_insert(bank, note_of(statement.entity, statement.attribute.noun, value))
 
 
-def _call(statement: Statement, entries: Sequence[Mapping[str, Any]]) -> str | None:
+def _call(data: Data, statement: Statement) -> str | None:
     """The call that a statement asks for; None if the memory says it already."""
+    entries: Sequence[Mapping[str, Any]] = data["entries"]
     name = f"{statement.entity} {statement.attribute.noun}"
     entry = next((entry for entry in entries if entry_name(entry["content"]) == name), None)
     if statement.value is None:
         return write_delete(entry["bank"], name) if entry else None
     if entry is None:
-        return _insert(statement, statement.value)
+        return _insert(data, statement, statement.value)
     note, _, _ = entry["content"].partition(" , ")
     value = note.removeprefix(f"{name} ")
     if value == statement.value:
