@@ -148,17 +148,14 @@ class MemoryEnvironment:
         return Observation(text="\n".join(lines), data=data, restart=True)
 
     def _account(self, results: list[CallResult], before: dict[int, Entry]) -> dict[str, Any]:
-        """Returns what the graders need of a turn: counts of calls, facts and entries."""
+        """Returns what the graders need of a turn: counts of calls, facts and entries, and how each call did."""
         chunk, memory = self._world.chunks[self._index], self._memory
-        valid, written = grounded(results, chunk.text, self._related)
         return {
             "calls": sum(result.name != "memory_noop" for result in results),
-            "attempts": len(results),
-            "succeeded": sum(result.ok for result in results),
+            "succeeded": [result.ok for result in results],
             "facts": len(chunk.facts),
             "right": facts_right(chunk.facts, before, memory.entries, results),
-            "written": written,
-            "valid": valid,
+            "valid": grounded(results, chunk.text, self._related),
             "memory_words": memory.words,
             "entries": len(memory.entries),
             "input_words": count_words(chunk.text),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import fsum
 from typing import Any
 
@@ -16,6 +17,8 @@ Mark = tuple[bool, bool]
 """Of one question: whether its answer is unknown, and whether it was answered right."""
 Values = Mapping[str, float]
 """By component."""
+TurnTerms = list[RewardTerm]
+"""Of one turn."""
 
 
 def reader_accuracy(episode: Episode, reader: str) -> float | None:
@@ -52,20 +55,26 @@ def smallness(memory_words: int, input_words: int) -> float:
     return min(1.0, max(0.0, (0.6 - memory_words / max(1, input_words)) / 0.5))
 
 
-def _mem_alpha(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]:
-    """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
+def _mem_alpha(outcome: Json, weights: Values) -> tuple[Values, list[TurnTerms]]:
+    """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions.
+
+    r2 and r4 stand at the call that earned them, which credit by span keeps.
+    """
     answered = _right_share(outcome["questions"], "reader" if outcome["counted"] == "reader" else "generous")
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
-    rows: list[Values] = []
+    rows: list[TurnTerms] = []
     for turn in outcome["turns"]:
-        calls = _share(turn["succeeded"], turn["attempts"], empty=0.0)
-        validity = _share(turn["valid"], turn["written"], empty=1.0)
-        rows.append({"answered": answered, "calls": calls, "compression": compression, "validity": validity})
+        terms = [
+            RewardTerm(component="answered", value=answered),
+            RewardTerm(component="compression", value=compression),
+        ]
+        terms += _by_call("calls", turn["succeeded"], empty=0.0)
+        rows.append(terms + _by_call("validity", turn["valid"], empty=1.0))
     return {name: _mean(rows, name) for name in weights}, _mean_terms(rows, weights)
 
 
-def _v2(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]:
-    """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 go to the chunk that earned them, r3' at the last turn.
+def _v2(outcome: Json, weights: Values) -> tuple[Values, list[TurnTerms]]:
+    """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 goes to the call and r4 to the chunk that earned it, r3' to the last turn.
 
     r1 is given as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These terms
     add up to r1 and make a potential (Ng et al., 1999, Policy invariance under reward transformations), so that what is best to do stays the
@@ -74,17 +83,17 @@ def _v2(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]
     turns = outcome["turns"]
     answered = balanced_accuracy(marks_of(outcome["questions"], outcome["counted"]))
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
-    rows: list[Values] = []
+    rows: list[TurnTerms] = []
     for turn in turns:
-        calls = _share(turn["succeeded"], turn["attempts"], empty=0.0)
-        facts = _share(turn["right"], max(turn["calls"], turn["facts"]), empty=1.0)
-        rows.append({"calls": calls, "facts": facts})
+        most = max(turn["calls"], turn["facts"])
+        facts = turn["right"] / most if most else 1.0
+        rows.append([*_by_call("calls", turn["succeeded"], empty=0.0), RewardTerm(component="facts", value=facts)])
     terms = _mean_terms(rows, weights)
     # The last level is that of the whole dialogue, so the gains add up to r1.
     levels = [turn["answered"] or 0.0 for turn in turns[:-1]] + [answered]
     for row, before, after in zip(terms, [0.0, *levels[:-1]], levels, strict=True):
-        row["answered"] = weights["answered"] * (after - before)
-    terms[-1]["compression"] = weights["compression"] * compression
+        row.append(RewardTerm(component="answered", value=weights["answered"] * (after - before)))
+    terms[-1].append(RewardTerm(component="compression", value=weights["compression"] * compression))
     components = {
         "answered": answered,
         "calls": _mean(rows, "calls"),
@@ -94,21 +103,22 @@ def _v2(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]
     return components, terms
 
 
-def _share(part: int, total: int, *, empty: float) -> float:
-    return part / total if total else empty
+def _by_call(component: str, marks: Sequence[bool | None], *, empty: float) -> TurnTerms:
+    """The share of calls that did well, in parts that stand at the calls. ``empty``: what a turn earns without such a call."""
+    judged = [place for place, mark in enumerate(marks) if mark is not None]
+    if not judged:
+        return [RewardTerm(component=component, value=empty)]
+    parts = [(place, float(marks[place] or False) / len(judged)) for place in judged]
+    return [RewardTerm(component=component, value=part, span=f"call-{place}") for place, part in parts]
 
 
-def _mean(rows: Sequence[Values], name: str) -> float:
-    return fsum(row[name] for row in rows) / len(rows)
+def _mean(rows: Sequence[TurnTerms], name: str) -> float:
+    return fsum(term.value for row in rows for term in row if term.component == name) / len(rows)
 
 
-def _mean_terms(rows: Sequence[Values], weights: Values) -> list[dict[str, float]]:
-    """The terms of components that are means over turns."""
-
-    def term(row: Values) -> dict[str, float]:
-        return {name: weights[name] * value / len(rows) for name, value in row.items()}
-
-    return [term(row) for row in rows]
+def _mean_terms(rows: Sequence[TurnTerms], weights: Values) -> list[TurnTerms]:
+    """The terms of components that are means over turns, with their weights."""
+    return [[replace(term, value=weights[term.component] * term.value / len(rows)) for term in row] for row in rows]
 
 
 def _problem(episode: Episode) -> str | None:
@@ -123,11 +133,7 @@ def _problem(episode: Episode) -> str | None:
     return next((question["error"] for question in episode.outcome["questions"] if question["error"]), None)
 
 
-def _reward_terms(row: Values) -> tuple[RewardTerm, ...]:
-    return tuple(RewardTerm(component=name, value=value) for name, value in row.items())
-
-
-_Compute = Callable[[Json, Values], tuple[Values, list[dict[str, float]]]]
+_Compute = Callable[[Json, Values], tuple[Values, list[TurnTerms]]]
 """(outcome, weights) -> (components, the terms of each turn)."""
 
 
@@ -138,7 +144,7 @@ def _grader(name: str, compute: _Compute, weights: Values, summary: str) -> Grad
             return Reward(grader=name, value=None, error=problem)
         components, rows = compute(episode.outcome, weights)
         value = fsum(weights[part] * share for part, share in components.items())
-        return Reward(grader=name, value=value, components=components, terms=tuple(map(_reward_terms, rows)))
+        return Reward(grader=name, value=value, components=components, terms=tuple(map(tuple, rows)))
 
     return Grader(
         name=name,

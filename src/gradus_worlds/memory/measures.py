@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import fsum
@@ -14,7 +13,6 @@ from gradus_worlds.memory.graders import balanced_accuracy, marks_of
 Json = Mapping[str, Any]
 Figures = dict[str, float | None]
 
-_COUNTS = ("attempts", "succeeded", "right", "facts")
 READERS = ("reader", "strict", "generous")
 
 
@@ -26,9 +24,8 @@ def metrics(episode: Episode) -> Figures:
     """
     outcome = episode.outcome
     turns, questions = outcome.get("turns", ()), outcome.get("questions", ())
-    totals = Counter[str]()
-    for turn in turns:
-        totals.update({name: turn[name] for name in _COUNTS})
+    succeeded = [ok for turn in turns for ok in turn["succeeded"]]
+    right, facts = sum(turn["right"] for turn in turns), sum(turn["facts"] for turn in turns)
     figures: Figures = {
         **_answers(questions),
         "reader_agreement": _mean(_agreement(question) for question in questions),
@@ -37,8 +34,8 @@ def metrics(episode: Episode) -> Figures:
         "memory_share": outcome["memory_words"] / max(1, outcome["input_words"]) if turns else None,
         "entries": float(turns[-1]["entries"]) if turns else None,
         "calls": _mean(turn["calls"] for turn in turns),
-        "failed_calls": _share(totals["attempts"] - totals["succeeded"], totals["attempts"]),
-        "facts_right": _share(totals["right"], totals["facts"]),
+        "failed_calls": _mean(not ok for ok in succeeded),
+        "facts_right": _share(right, facts),
     }
     by_kind: dict[str, list[Json]] = {}
     for question in questions:

@@ -91,14 +91,14 @@ def _values(entries: Iterable[Entry], slot: Slot) -> set[str]:
     return values
 
 
-def grounded(results: Sequence[CallResult], chunk: str, entries: Sequence[Entry]) -> tuple[int, int]:
-    """(entries written that are valid, entries written): at least half of a valid entry's words stand in what was read."""
+def grounded(results: Sequence[CallResult], chunk: str, entries: Sequence[Entry]) -> list[bool | None]:
+    """For each call whether it wrote a valid entry, at least half of whose words stand in what was read; None if it wrote none."""
     read = set(index_tokens(chunk))
     for entry in entries:
         read.update(index_tokens(entry.content))
-    written = [index_tokens(result.content or "") for result in results if result.wrote]
-    valid = 0
-    for tokens in written:
+    valid: list[bool | None] = []
+    for result in results:
+        tokens = index_tokens(result.content or "")
         share = sum(token in read for token in tokens) / max(1, len(tokens))
-        valid += share >= 0.5
-    return valid, len(written)
+        valid.append(share >= 0.5 if result.wrote else None)
+    return valid
