@@ -15,8 +15,8 @@ from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus_worlds.memory import Memory
 from gradus_worlds.memory.learning import ask_memory as ask
-from gradus_worlds.memory.learning import load_memory, read_chunks
 from gradus_worlds.memory.learning import learn_text as learn
+from gradus_worlds.memory.learning import load_memory, read_chunks
 from gradus_worlds.memory.readers.frozen import best_entries
 
 TEXT = """Date: 3 May 2030
