@@ -72,7 +72,7 @@ def train_sft(
 def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig, lessons: _SftLessons) -> LessonModel:
     if isinstance(source, ServedTraining):
         return ServedLessonModel(source, config)
-    return LocalLessonModel(source, config, lessons.held_out, partial(_likelihood, source))
+    return LocalLessonModel(source, config, lessons.held_out, partial(likelihood, source))
 
 
 def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
@@ -133,8 +133,8 @@ class _SftLessons:
         return self._augmented.batch(samples, epoch, batch)
 
 
-def _likelihood(loaded: LoadedModel, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
-    """The negative log-likelihood of a microbatch."""
+def likelihood(loaded: LoadedModel, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
+    """Returns the negative log-likelihood of the answers in a microbatch."""
     scores = score_tokens(loaded.model, batch, PLAIN, greedy=True, read=read)
     assert scores.greedy is not None
     return LessonLoss(

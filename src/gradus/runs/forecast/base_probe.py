@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from gradus.runs.progress import progress_bar
 from gradus.stats import Interval, format_interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples
+from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import reserved_ids, training_tasks
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import policy_update
+from gradus.training.lesson_model import LocalLessonModel
+from gradus.training.sft import likelihood
 
 QUESTIONS, SAMPLES = 24, 4
 _PARTS = 4  # of the questions; the speed of each part is one measurement
@@ -44,6 +48,7 @@ class BaseProbe:
     ``load``: of loading the model.
     ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
     answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward. ``error``: why the first answer without a reward has none.
+    ``sft_step``: seconds of a step of SFT on reference answers; None if it was not timed.
     """
 
     reward: Interval
@@ -62,6 +67,7 @@ class BaseProbe:
     example: tuple[str, str, float | None]
     asks_for_tags: bool
     error: str
+    sft_step: float | None = None
 
     @property
     def silent(self) -> bool:
@@ -219,6 +225,19 @@ def _training_seconds(
         )
     episodes = sum(len(members) for members in groups)
     return train / config.epochs / episodes, update / (config.epochs * config.minibatches)
+
+
+def sft_step_seconds(job: Job, loaded: LoadedModel) -> float:
+    """Times a step of SFT on reference answers. The second of two steps: the first one also allocates the optimizer's state."""
+    spec, config = job.environment, job.recipe.sft
+    assert spec.teacher is not None
+    tasks = [spec.train_task(index) for index in range(config.batch_size)]
+    lessons = text_sequences(loaded, roll_out(spec, spec.policy(spec.teacher), tasks).episodes)
+    model = LocalLessonModel(loaded, config, (), partial(likelihood, loaded))
+    model.update(lessons, config.lr)
+    began = time.perf_counter()
+    model.update(lessons, config.lr)
+    return time.perf_counter() - began
 
 
 def _for_cut_answers(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from gradus.core import ConfigError
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
-from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, way_out
+from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, sft_step_seconds, way_out
 from gradus.runs.forecast.prompts import PromptTrial, try_prompts
-from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
+from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of, teaches_rows
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest, StageInputs
 from gradus.runs.recipe.load import with_sft
@@ -84,6 +84,8 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
             why, remedy = way_out(probe, job.environment, job.recipe.grpo)
             problem = f"the base has nothing to learn from here: {why}", remedy
     job = job.with_recipe(changed(job.recipe, warm_changes))
+    if teaches_rows(job):
+        probe = replace(probe, sft_step=sft_step_seconds(job, loaded))
     plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed, timed=seeds == 1)
     return BaseLook(
         trial=trial,

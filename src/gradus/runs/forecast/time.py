@@ -19,7 +19,7 @@ _LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 _GROUPS = (16, 8, 4)
 _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, and more than most need
 _JUDGED = 0.25  # of the time, at most, for the evaluation
-_TAUGHT = 0.5  # of the time, at most, for SFT; what it leaves is GRPO's
+_TAUGHT = 0.6  # of the time, at most, for SFT; what it leaves is GRPO's
 _FEWEST = 30  # episodes of a condition
 _TEXT_AUDIT = 3.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
 _AUDIT_POLICIES = 5  # of the panel of an environment
@@ -118,6 +118,12 @@ def plan_time(
     )
 
 
+def teaches_rows(job: Job) -> bool:
+    """Says if SFT learns the reference answers of rows."""
+    spec = job.environment
+    return job.recipe.teach.enabled and isinstance(spec.data_set, TableTasks) and spec.teacher is not None
+
+
 def depends_on_no_length(recipe: Recipe) -> bool:
     """Says if the first steps of a run are the same however many follow: no rate or weight falls towards the last one."""
     grpo = recipe.grpo
@@ -160,10 +166,11 @@ class _Fitting:
 
     def shorten_sft(self, limit: float) -> None:
         """Takes fewer passes of a warm start on rows."""
-        if not self.job.recipe.teach.enabled or not isinstance(self.job.environment.data_set, TableTasks):
+        if not teaches_rows(self.job):
             return
-        while self.seconds()["sft"] > limit and self.job.recipe.sft.epochs > 1 and not self.is_fixed("sft.epochs"):
-            self.set_to("sft.epochs", self.job.recipe.sft.epochs - 1)
+        recipe = self.job.recipe
+        fitting = [n for n in range(1, recipe.sft.epochs) if _sft_seconds(recipe, self.probe, epochs=n + 1) > limit]
+        self.set_to("sft.epochs", min(fitting, default=recipe.sft.epochs))
 
     def choose_steps(self, limit: float, *, timed: bool) -> None:
         """Chooses groups and steps for what the other stages leave; fewer groups if forty steps do not fit. ``timed``: see :func:`plan_time`."""
@@ -185,13 +192,8 @@ class _Fitting:
             self.set_to("grpo.validation_every", max(5, self.steps // 8))
 
     def _fitting_steps(self, limit: float) -> int:
-        config = self.job.recipe.grpo
-        others = self.seconds()
-        others.pop("grpo")
-        every = max(5, config.validation_every)
-        validated = config.held_out * self.probe.rollout * self.probe.shorter(config)
-        step = self.probe.step_seconds(config) + validated / every
-        return int((limit - sum(others.values()) - _KEEPS * self.probe.load - validated) / step)
+        without, with_one = (sum(stage_seconds(self.job, self.probe, steps).values()) for steps in (0, 1))
+        return int((limit - self.probe_seconds - without) / (with_one - without))
 
 
 def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
@@ -205,7 +207,7 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     seconds = {"model": probe.load, "audit": _audit_seconds(job, probe)}
     if recipe.teach.enabled:
         seconds["teach"] = recipe.teach.episodes * probe.grading
-        seconds["sft"] = _sft_seconds(recipe, probe)
+        seconds["sft"] = _sft_seconds(recipe, probe, epochs=recipe.sft.epochs)
     validations = 1 + steps / grpo.validation_every if grpo.validation_every else 0.0
     seconds["grpo"] = (
         _KEEPS * probe.load + steps * probe.step_seconds(grpo) + validations * grpo.held_out * probe.rollout * answer
@@ -232,14 +234,13 @@ def _audit_seconds(job: Job, probe: BaseProbe) -> float:
     return (section.episodes * _AUDIT_POLICIES + section.budget) * probe.grading
 
 
-def _sft_steps(recipe: Recipe, *, epochs: int) -> int:
-    steps = math.ceil(epochs * recipe.teach.episodes / recipe.sft.batch_size)
-    return min(steps, recipe.sft.max_steps or steps)
-
-
-def _sft_seconds(recipe: Recipe, probe: BaseProbe) -> float:
-    steps = _sft_steps(recipe, epochs=recipe.sft.epochs)
-    return _KEEPS * probe.load + steps * (recipe.sft.batch_size * probe.train + probe.update)
+def _sft_seconds(recipe: Recipe, probe: BaseProbe, *, epochs: int) -> float:
+    config = recipe.sft
+    steps = epochs * math.ceil(recipe.teach.episodes * (1 - config.validation_share) / config.batch_size)
+    steps = min(steps, config.max_steps or steps)
+    step = probe.sft_step or config.batch_size * probe.train + probe.update
+    # The validation after each epoch, with the weights that it stores, takes about as long as a step.
+    return _KEEPS * probe.load + (steps + epochs) * step
 
 
 def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
