@@ -70,6 +70,6 @@ def test_all_means_all_wherever_names_stand():
 def test_a_run_is_a_path(tmp_path):
     run = gradus.Run(str(tmp_path))
     assert (run.folder, Path(run)) == (tmp_path, tmp_path)
-    for call in (lambda: commands.export(run, tmp_path / "out"), lambda: gradus.roll_out("arithmetic", run)):
+    for call in (lambda: commands.export(run, out=tmp_path / "out"), lambda: gradus.roll_out("arithmetic", run)):
         with pytest.raises(ConfigError, match=str(tmp_path)):
             call()

@@ -121,7 +121,7 @@ DOCUMENTS = {
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json.gz": (("report", "RUN"),),
     "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("report", "RUN")),
-    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("show", "RUN/teach/episodes.jsonl.gz", "--grader", "format-only")),
+    "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"),),
     "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),

@@ -216,5 +216,5 @@ def test_bodies_under_way_are_bounded_together_and_a_client_that_does_not_read_i
 
 
 def test_a_public_address_needs_a_token() -> None:
-    with pytest.raises(ConfigError, match="clients need a token"):
+    with pytest.raises(ConfigError, match="clients need a key"):
         serve_command("tiny", host="0.0.0.0", port=0)

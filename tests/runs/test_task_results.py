@@ -40,7 +40,7 @@ def test_files_are_paired_over_their_tasks(
 
 def test_other_tasks_are_refused(tmp_path: Path) -> None:
     a, b = plain(tmp_path / "a.jsonl", 3), lines(tmp_path / "b.jsonl", [{"task": "other", "reward": 1.0}])
-    with pytest.raises(ConfigError, match="not of the same tasks \\(a has 60, b has 1; all have 0\\)"):
+    with pytest.raises(ConfigError, match="not all were evaluated on the same tasks of tasks \\(a has 60, b has 1\\)"):
         compare(f"a={a}", f"b={b}")
 
 

@@ -329,8 +329,7 @@ def compare(
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP
     """
-    from gradus.runs.comparison import compare_runs, differing_settings, named_paths, named_runs
-    from gradus.runs.task_results import compare_files
+    from gradus.runs.comparison import compare_files, compare_runs, differing_settings, named_paths, named_runs
 
     words = [str(run.folder) if isinstance(run, Run) else str(run) for run in runs]
     folders = named_paths(words)

@@ -29,57 +29,18 @@ from gradus.core.documents import Results, read_document
 from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
-    from gradus.interop.push import PushPlan
-    from gradus.policies.local.export import ExportResult
     from gradus.policies.local.loading import LoadedModel
 
 
-def export(
-    run: str | Path,
-    out: str | Path = Path("model"),
-    *,
-    merge: bool = True,
-    dtype: str = "auto",
-    overwrite: bool = False,
-    gguf: str | None = None,
-) -> ExportResult:
-    """Write model, tokenizer, generation config and a model card with the evaluation table.
-
-    Plain transformers loads the folder. ``run``: a run folder (its best checkpoint) or a model folder. ``merge``: adapters into the weights.
-    ``gguf``: f16, q8_0 or q4_0; a GGUF file and a Modelfile for llama.cpp and Ollama in place of the model.
-    """
-    from gradus.policies.local.export import export_model
-    from gradus.policies.local.folders import run_of
-    from gradus.runs.policies import existing_model
-
-    source = existing_model(os.fspath(run))
-    results = run_of(run, source) / "results.json"
-    document = read_document(results, Results) if results.is_file() else None
-    return export_model(source, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite, gguf=gguf)
-
-
-def push(
-    source: str | Path, repository: str, *, public: bool = False, dry_run: bool = False
-) -> tuple[PushPlan, str | None]:
-    """Upload a model with a card to the Hugging Face Hub, privately unless ``public``.
-
-    Returns the plan, and the address (None: dry run).
-    """
-    from gradus.interop.push import plan_push, upload
-
-    plan = plan_push(source, repository, private=not public)
-    return plan, None if dry_run else upload(plan)
-
-
 @command("export")
-def export_command(
+def export(
     source: Annotated[
-        str,
+        str | Path,
         WORD,
-        Parameter(help="A run folder (its best checkpoint) or a model folder."),
+        Parameter(name="source", help="A run folder (its best checkpoint) or a model folder."),
     ],
     *,
-    out: Annotated[Path, writes("Folder to write; must be empty or not there.")] = Path("model"),
+    out: Annotated[str | Path, writes("Folder to write; must be empty or not there.")] = Path("model"),
     merge: Annotated[bool, Parameter(negative="--no-merge", help="Merge adapters into the weights.")] = True,
     dtype: Annotated[str, Parameter(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
     gguf: Annotated[
@@ -89,58 +50,67 @@ def export_command(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    push_to: Annotated[
+    push: Annotated[
         str | None,
-        Parameter(name="--push", metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card."),
+        Parameter(metavar="OWNER/NAME", help="Upload to the Hugging Face Hub, with a card."),
     ] = None,
     public: Annotated[bool, Parameter(help="With --push: everybody may see it.")] = False,
     dry_run: Annotated[
         bool, Parameter(help="With --push: write exactly what would be uploaded to --out, and stop.")
     ] = False,
-) -> None:
-    """Write a model as a plain folder, or upload it to a hub."""
-    if push_to is not None:
-        plan, address = push(source, push_to, public=public, dry_run=dry_run)
-        _tell_push(Path(source), push_to, plan, address)
-        if dry_run:
-            from gradus.interop.push import write_plan
+) -> Path | None:
+    """Write a model as a plain folder, or upload it to a hub.
 
-            print(f"the same files: {write_plan(plan, out)}")
-    else:
-        _tell_export(export(source, out, merge=merge, dtype=dtype, overwrite=overwrite, gguf=gguf))
+    Plain transformers loads the folder, which has tokenizer, generation config and a model card with the evaluation table. Returns the folder;
+    None for an upload.
+    """
+    from gradus.policies.local.export import export_model
+    from gradus.policies.local.folders import run_of
+    from gradus.runs.policies import existing_model
 
-
-def _tell_export(result: ExportResult) -> None:
-    from gradus.policies.local.folders import is_nano
-
+    if push is not None:
+        return _pushed(Path(source), push, public=public, copy=Path(out) if dry_run else None)
+    model = existing_model(os.fspath(source))
+    results = run_of(source, model) / "results.json"
+    document = read_document(results, Results) if results.is_file() else None
+    result = export_model(model, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite, gguf=gguf)
     merged = "" if result.gap is None else f", merged (largest gap {result.gap:.1e} nats)"
     print(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
-    if quiet():
-        return
-    path = str(result.path)
-    if (result.path / "Modelfile").is_file():
-        print(
-            f"use it: ollama create {shlex.quote(result.path.name)} -f {shlex.quote(path)}/Modelfile   or   llama-server -m {shlex.quote(path)}/*.gguf"
-        )
-    else:
-        chat = "" if is_nano(path) else f"gradus chat {shlex.quote(path)}   or   "
-        print(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
+    if not quiet():
+        print(f"use it: {_use_of(result.path)}")
+    return result.path
 
 
-def _tell_push(source: Path, repository: str, plan: PushPlan, address: str | None) -> None:
-    visibility = "private" if plan.private else "public"
+def _use_of(model: Path) -> str:
+    """What to type with an exported model."""
+    from gradus.policies.local.folders import is_nano
+
+    path = shlex.quote(str(model))
+    if (model / "Modelfile").is_file():
+        return f"ollama create {shlex.quote(model.name)} -f {path}/Modelfile   or   llama-server -m {path}/*.gguf"
+    load = f"transformers.pipeline('text-generation', {str(model)!r})"
+    return load if is_nano(str(model)) else f"gradus chat {path}   or   {load}"
+
+
+def _pushed(source: Path, repository: str, *, public: bool, copy: Path | None) -> None:
+    """Uploads a model with a card, privately unless ``public``; or writes the same files into ``copy``. Says each file."""
+    from gradus.interop.push import plan_push, upload, write_plan
+
+    plan = plan_push(source, repository, private=not public)
+    address = upload(plan) if copy is None else None
     size = sum(map(plan.size, plan.files))
-    print(f"{plan.repository} ({visibility}), {len(plan.files)} files, {size:,} bytes:")
+    print(f"{repository} ({'public' if public else 'private'}), {len(plan.files)} files, {size:,} bytes:")
     for path, file in plan.files.items():
         print(f"  {plan.size(path):>14,}  {path}{f'  <- {file}' if isinstance(file, Path) else ''}")
-    if address is not None:
+    if copy is None:
         print(f"uploaded to {address}")
         return
     for path, file in plan.files.items():
         if isinstance(file, str):
             print(f"\n--- {path} ---\n{file}")
     print("dry run: nothing was uploaded")
-    next_command("export", source, "--push", repository, *([] if plan.private else ["--public"]))
+    next_command("export", source, "--push", repository, *(["--public"] if public else []))
+    print(f"the same files: {write_plan(plan, copy)}")
 
 
 def _ask_in_terminal() -> str | None:
@@ -192,104 +162,12 @@ def chat(
     )
 
 
-def serve(
-    model: str | Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    rows: int = 32,
-    weights: Path | None = None,
-    token: str | None = None,
-    seed: int = 0,
-) -> None:
-    """Serve chat completions, responses, and completions with token ids and log-probs, until Ctrl-C."""
-    from gradus.interop.servers import hosts_for, listen, url
-    from gradus.interop.serving.app import Access, make_app
-    from gradus.interop.serving.app import serve as serve_app
-
-    name = Path(model).name or str(model)
-    with listen(host, port) as listener:
-        hosts = hosts_for(host, listener.getsockname()[0])
-        if hosts is None and not token:
-            raise ConfigError(
-                f"{host} can be reached from other machines, so clients need a token; set VLLM_API_KEY or --token, or leave --host out"
-            )
-        access = Access(hosts=hosts, token=token, weights=weights)
-        loaded = _loaded(model)
-        note(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
-        return serve_app(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)
-
-
-def serve_training(
-    model: str | Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    rows: int = 32,
-    name: str | None = None,
-    out: str | Path = Path("runs/tinker"),
-    seed: int = 0,
-) -> None:
-    """Serve the Tinker training API over a model, until Ctrl-C: adapters are trained, sampled from, and saved below ``out``.
-
-    Keys of clients come from GRADUS_SERVE_KEY, separated by commas. Raises ConfigError without one if ``host`` is more than this machine.
-    """
-    from gradus.interop.servers import hosts_for, listen, serve_until_stopped, server_config, url
-    from gradus.interop.tinker.app import training_app
-    from gradus.interop.tinker.checkpoints import CheckpointStore
-    from gradus.interop.tinker.engine import AdapterEngine
-    from gradus.interop.tinker.sdk import check_sdk
-    from gradus.interop.tinker.service import TrainingService
-
-    check_sdk()
-    keys = [key for key in os.environ.get("GRADUS_SERVE_KEY", "").split(",") if key]
-    with listen(host, port) as listener:
-        hosts = hosts_for(host, listener.getsockname()[0])
-        if hosts is None and not keys:
-            raise ConfigError(
-                f"{host} is open to other machines; set GRADUS_SERVE_KEY to the key that clients must send"
-            )
-        engine = AdapterEngine(_loaded(model), rows=rows)
-        service = TrainingService(engine, CheckpointStore(Path(out)), name=name or Path(model).name, seed=seed)
-        app = training_app(service, keys=keys, hosts=hosts)
-        note(f"training of {service.name} at {url(listener, host)}; checkpoints in {out}; Ctrl-C stops")
-        serve_until_stopped(server_config(app, ws="none"), listener)
-
-
-def _loaded(model: str | Path) -> LoadedModel:
-    """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
-    from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed, trained_precision
-    from gradus.policies.local.loading import load_model
-
-    name = os.fspath(model)
-    folder = find_model(name)
-    if folder is not None:
-        tell_first_seed(name, folder)
-    source = check_model_source(name) if folder is None else str(folder)
-    return load_model(source, **trained_precision(source))
-
-
-def serve_env(
-    environment: str | EnvironmentSpec | type, *, host: str = "127.0.0.1", port: int = 8000, sessions: int = 256
-) -> None:
-    """Serve an environment to OpenEnv clients, over WebSocket and HTTP, until Ctrl-C."""
-    from gradus.interop.openenv.server import create_app, server_config
-    from gradus.interop.servers import hosts_for, listen, serve_until_stopped, url
-
-    spec = load_environment(environment)
-    with listen(host, port) as listener:
-        hosts = hosts_for(host, listener.getsockname()[0])
-        app = create_app(spec, sessions=sessions, hosts=hosts)
-        print(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
-        serve_until_stopped(server_config(app, host=host, port=port), listener)
-
-
 @command("serve")
-def serve_command(
+def serve(
     source: Annotated[
-        str,
+        str | Path | EnvironmentSpec | type,
         WORD,
-        Parameter(help="A run folder, a model folder or a hub name; with --env an environment."),
+        Parameter(name="source", help="A run folder, a model folder or a hub name; with --env an environment."),
     ],
     *,
     env: Annotated[bool, Parameter(help="Serve an environment to OpenEnv's clients.")] = False,
@@ -310,13 +188,63 @@ def serve_command(
         Parameter(env_var="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
     ] = None,
     train: Annotated[bool, Parameter(help="Serve the Tinker training API; the key is GRADUS_SERVE_KEY.")] = False,
-    name: Annotated[str | None, Parameter(help="With --train: the model's name for clients.")] = None,
-    out: Annotated[Path, Parameter(help="With --train: folder of the checkpoints.")] = Path("runs/tinker"),
+    name: Annotated[str | None, Parameter(help="The model's name for clients.")] = None,
+    out: Annotated[str | Path, Parameter(help="With --train: folder of the checkpoints.")] = Path("runs/tinker"),
     seed: Seed = 0,
 ) -> None:
-    """Serve a model over an OpenAI-compatible API. --train serves Tinker's training API, --env an environment to OpenEnv's clients."""
-    if train:
-        return serve_training(source, host=host, port=port, rows=rows, name=name, out=out, seed=seed)
-    if env:
-        return serve_env(source, host=host, port=port, sessions=sessions)
-    return serve(source, host=host, port=port, rows=rows, weights=weights, token=token, seed=seed)
+    """Serve a model over an OpenAI-compatible API. --train serves Tinker's training API, --env an environment to OpenEnv's clients.
+
+    Until Ctrl-C. Keys of --train are separated by commas. Raises ConfigError if a model is served to other machines without a key.
+    """
+    from gradus.interop.servers import hosts_for, listen, serve_until_stopped, server_config, url
+
+    keys = [key for key in os.environ.get("GRADUS_SERVE_KEY", "").split(",") if key]
+    with listen(host, port) as listener:
+        hosts = hosts_for(host, listener.getsockname()[0])
+        if env:
+            from gradus.interop.openenv import server as openenv
+
+            spec = load_environment(source)
+            app = openenv.create_app(spec, sessions=sessions, hosts=hosts)
+            place = url(listener, host, scheme="ws")
+            note(f"{spec.name} for up to {sessions} sessions at {place}; Ctrl-C stops")
+            return serve_until_stopped(openenv.server_config(app, host=host, port=port), listener)
+        assert isinstance(source, str | Path)  # an environment is served with env
+        if hosts is None and not (keys if train else token):
+            way = "set GRADUS_SERVE_KEY" if train else "set VLLM_API_KEY or --token"
+            raise ConfigError(
+                f"{host} can be reached from other machines, so clients need a key; {way}, or leave --host out"
+            )
+        name = name or Path(source).name or str(source)
+        if train:
+            from gradus.interop.tinker.app import training_app
+            from gradus.interop.tinker.checkpoints import CheckpointStore
+            from gradus.interop.tinker.engine import AdapterEngine
+            from gradus.interop.tinker.sdk import check_sdk
+            from gradus.interop.tinker.service import TrainingService
+
+            check_sdk()
+            engine = AdapterEngine(_loaded(source), rows=rows)
+            service = TrainingService(engine, CheckpointStore(Path(out)), name=name, seed=seed)
+            app = training_app(service, keys=keys, hosts=hosts)
+            note(f"training of {name} at {url(listener, host)}; checkpoints in {out}; Ctrl-C stops")
+            return serve_until_stopped(server_config(app, ws="none"), listener)
+        from gradus.interop.serving import app as serving
+
+        access = serving.Access(hosts=hosts, token=token, weights=weights)
+        app = serving.make_app(_loaded(source), name=name, rows=rows, seed=seed, access=access)
+        note(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
+        return serving.serve(app, listener)
+
+
+def _loaded(model: str | Path) -> LoadedModel:
+    """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
+    from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed, trained_precision
+    from gradus.policies.local.loading import load_model
+
+    name = os.fspath(model)
+    folder = find_model(name)
+    if folder is not None:
+        tell_first_seed(name, folder)
+    source = check_model_source(name) if folder is None else str(folder)
+    return load_model(source, **trained_precision(source))

@@ -17,6 +17,7 @@ from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.manifest import CHECKPOINTS
+from gradus.runs.task_results import TASKS, task_episodes
 
 STUDENTS = ("grpo", "distill", "sft", "base")
 _GRADING = ("rewards.", "weights.", "reward_messages.")  # keys of a recipe
@@ -60,68 +61,68 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
     into account. ``quick_runs`` names those at toy size.
     Raises ConfigError unless the runs share the environment, the grading, a policy and the tasks.
     """
-    from gradus.evidence.evaluation import compare_seeds
-
     stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
     first = next(iter(stored.values()))
-    environment = _same({name: results["environment"] for name, results in stored.items()}, "environment")
-    grader = _same({name: results["grader"] for name, results in stored.items()}, "grader")
-    _require_one_grading(runs, environment)
+    for what in ("environment", "grader"):
+        _require_one(what, {name: str(results[what]) for name, results in stored.items()})
+    _require_one_grading(runs, first["environment"])
     if not isinstance(policy, Mapping):
         policy = dict.fromkeys(runs, _shared_policy(stored.values(), policy))
     files = {name: _episodes(folder, stored[name], policy[name]) for name, folder in runs.items()}
-    several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
-    document = compare_seeds(
-        _spec_of(first),
-        _by_condition(files, first["conditions"]),
-        seeds=sorted(set[int]().union(*several)),
-        graders=[grader],
-        checkpoint="/".join(dict.fromkeys(policy.values())),
-    )
+    document = _paired(_spec_of(first), files, first["conditions"])
+    document["checkpoint"] = "/".join(dict.fromkeys(policy.values()))
     trained = [name for name in runs if CHECKPOINTS.get(policy[name], ("model",))[0] != "model"]
     single = [name for name in trained if len(files[name]) == 1]
     if single:
         document["one_checkpoint"] = single
+    several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
     if any(seeds != several[0] for seeds in several):
-        document["fewest_seeds"] = min(len(seeds) for seeds in several)
-    if quick := [name for name, results in stored.items() if results.get("quick")]:
+        document["fewest_seeds"] = min(map(len, several))
+    quick = [name for name, results in stored.items() if results.get("quick")]
+    if quick:
         document["quick_runs"] = quick
     return document
 
 
+def compare_files(files: Mapping[str, Path]) -> Results:
+    """The document of an evaluation whose policies are files of results by task. Raises ConfigError unless they have the same tasks."""
+    spec = _spec_without_code(TASKS, {"score": 1.0}, {TASKS: "results by task"})
+    return _paired(spec, {name: {0: task_episodes(path)} for name, path in files.items()}, [TASKS])
+
+
+def _paired(spec: EnvironmentSpec, files: OfRuns, conditions: Iterable[str]) -> Results:
+    """The comparison under the conditions that all have. Raises ConfigError if they have other tasks in one, or share none."""
+    from gradus.evidence.evaluation import compare_seeds
+
+    rollouts: dict[str, OfRuns] = {}
+    for condition in conditions:
+        selected = {name: _of_condition(of_seeds, condition) for name, of_seeds in files.items()}
+        tasks = {name: _tasks(of_seeds) for name, of_seeds in selected.items()}
+        if not all(tasks.values()):
+            continue
+        if len(set(map(frozenset, tasks.values()))) > 1:
+            counts = ", ".join(f"{name} has {len(keys)}" for name, keys in tasks.items())
+            raise ConfigError(
+                f"not all were evaluated on the same tasks of {condition} ({counts}); evaluate them on one data set, with one number of episodes"
+            )
+        rollouts[condition] = selected
+    if not rollouts:
+        raise ConfigError("the runs share no condition; evaluate them on the same ones")
+    seeds = {seed for of_seeds in files.values() for seed in of_seeds if len(of_seeds) > 1}
+    return compare_seeds(spec, rollouts, seeds=sorted(seeds))
+
+
 def _shared_policy(stored: Iterable[Results], name: str | None) -> str:
     """The policy that is compared. Raises ConfigError if not all runs were evaluated with it."""
-    policies = [_policies(results) for results in stored]
+    policies: list[set[str]] = []
+    for results in stored:
+        policies += [set(condition["policies"]) for condition in results["conditions"].values()]
     shared = policies[0].intersection(*policies)
-    policy = name or next((student for student in STUDENTS if student in shared), None)
-    if policy is None or policy not in shared:
+    policy = name or next((student for student in STUDENTS if student in shared), "")
+    if policy not in shared:
         names = ", ".join(sorted(shared)) or "none"
         raise ConfigError(f"policy {policy!r} was not evaluated in all runs; they share {names}")
     return policy
-
-
-def _policies(results: Results) -> set[str]:
-    return {name for condition in results["conditions"].values() for name in condition["policies"]}
-
-
-def _by_condition(files: OfRuns, conditions: Iterable[str]) -> dict[str, OfRuns]:
-    """The episodes by condition, without those that not all runs have. Raises ConfigError if runs have other tasks in one, or share none."""
-    rollouts: dict[str, OfRuns] = {}
-    for condition in conditions:
-        of_runs = {name: _of_condition(of_seeds, condition) for name, of_seeds in files.items()}
-        tasks = {name: _tasks(of_seeds) for name, of_seeds in of_runs.items()}
-        if not all(tasks.values()):
-            continue
-        if len({frozenset(keys) for keys in tasks.values()}) > 1:
-            counts = ", ".join(f"{name} has {len(keys)}" for name, keys in tasks.items())
-            raise ConfigError(
-                f"the runs were not evaluated on the same tasks of {condition} ({counts}); evaluate them on one data set, with one "
-                "number of episodes"
-            )
-        rollouts[condition] = of_runs
-    if not rollouts:
-        raise ConfigError("the runs share no condition; evaluate them on the same ones")
-    return rollouts
 
 
 def _of_condition(of_seeds: Mapping[int, Sequence[Episode]], condition: str) -> dict[int, Sequence[Episode]]:
@@ -142,55 +143,50 @@ def _spec_of(results: Results) -> EnvironmentSpec:
     Of rows, and of code of one's own, the results say all that a comparison needs. Raises ConfigError if they have clusters, which they do not say.
     """
     grader, conditions = results["grader"], results["conditions"]
-    policies = [policy for condition in conditions.values() for policy in condition["policies"].values()]
-    weights = {component: 1.0 for policy in policies for component in policy["components"]}
-    graders = {grader: Grader(name=grader, compute=_not_called, weights=weights)}
+    weights: dict[str, float] = {}
+    for condition in conditions.values():
+        for figures in condition["policies"].values():
+            weights |= dict.fromkeys(figures["components"], 1.0)
+    summaries = {name: condition["summary"] for name, condition in conditions.items()}
+    bare = _spec_without_code(results["environment"], weights, summaries, grader)
     try:
         spec = environments.load_stored(results["environment"])
-        return spec if grader in spec.graders else replace(spec, graders={**spec.graders, **graders})
     except ConfigError:
         if any(condition["clustered"] for condition in conditions.values()):
             raise
+        return replace(bare, true_reward_name=results["true_reward_name"])
+    return replace(spec, graders={**bare.graders, **spec.graders}, default_grader=grader)
+
+
+def _spec_without_code(
+    name: str, weights: Mapping[str, float], conditions: Mapping[str, str], grader: str = "score"
+) -> EnvironmentSpec:
+    """An environment that is not rolled out. ``conditions``: their summaries by name."""
+
+    def not_called(*_: Any) -> Any:
+        raise RuntimeError("a comparison reads stored episodes, and makes and grades none")
+
     return EnvironmentSpec(
-        name=results["environment"],
+        name=name,
         summary="",
-        make=_not_called,
-        train_task=_not_called,
+        make=not_called,
+        train_task=not_called,
         max_turns=1,
-        graders=graders,
-        conditions={
-            name: Condition(name=name, seeds=(), summary=condition["summary"]) for name, condition in conditions.items()
-        },
-        true_reward_name=results["true_reward_name"],
+        graders={grader: Grader(name=grader, compute=not_called, weights=weights)},
+        conditions={key: Condition(name=key, seeds=(), summary=summary) for key, summary in conditions.items()},
     )
-
-
-def _not_called(*_: Any) -> Any:
-    raise RuntimeError("a comparison reads stored episodes, and makes and grades none")
 
 
 def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
-    code = {name: _grading_code(folder) for name, folder in runs.items()}
-    labels = [set(digests) for digests in code.values()]
-    shared = labels[0].intersection(*labels)
-
-    def digests_of(label: str) -> list[str]:
-        return [digests[label] for digests in code.values()]
-
-    rows = [(label, digests_of(label)) for label in sorted(shared)]
+    code = [_grading_code(folder) for folder in runs.values()]
+    labels = sorted(set(code[0]).intersection(*code))
+    rows = [(label, [digests[label] for digests in code]) for label in labels]
     rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADING)]
-    lines: list[str] = []
     for label, values in rows:
-        if len(set(values)) > 1:
-            pairs = zip(runs, values, strict=True)
-            lines.append(f"{label}: {', '.join(f'{name} {value}' for name, value in pairs)}")
-    if lines:
         folders = ", ".join(repr(str(folder)) for folder in runs.values())
-        raise ConfigError(
-            f"the runs were not graded in one way ({'; '.join(lines)}); only what was measured in one way can be compared. Evaluate them "
-            f"with one grader: gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
-        )
+        again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
+        _require_one(label, dict(zip(runs, values, strict=True)), f"evaluate them with one grader: {again}")
 
 
 def _grading_code(run: Path) -> dict[str, str]:
@@ -233,13 +229,11 @@ def _stored(folder: Path, policy: str) -> Sequence[Episode]:
     return [episode for episode in stored.episodes if episode.policy == policy]
 
 
-def _same(values: Mapping[str, str], what: str) -> str:
+def _require_one(what: str, values: Mapping[str, str], remedy: str = "compare runs that share it") -> None:
+    """Raise ConfigError if runs differ in something that must be one: only what was measured in one way can be compared."""
     if len(set(values.values())) > 1:
-        pairs = ", ".join(f"{name}: {value}" for name, value in values.items())
-        raise ConfigError(
-            f"the runs do not have the same {what} ({pairs}); only what was measured in one way can be compared"
-        )
-    return next(iter(values.values()))
+        differing = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise ConfigError(f"the runs were not graded in one way ({what}: {differing}); {remedy}")
 
 
 def _flattened(table: Mapping[str, Any], path: str = "") -> dict[str, str]:

@@ -7,41 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader, Reward, StopReason, Task
-from gradus.core.documents import Results
+from gradus.core import ConfigError, Episode, Reward, StopReason, Task
 from gradus.core.files import read_json, read_json_lines
 from gradus.core.values import is_table
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's correct, partial, incorrect, no answer
-_NAME = "tasks"
+TASKS = "tasks"
 Scores = Mapping[tuple[str, int], float]  # (task, sample or seed) -> reward
-
-
-def compare_files(files: Mapping[str, Path]) -> Results:
-    """The document of an evaluation whose policies are the files, paired over tasks. Raises ConfigError unless they have the same tasks."""
-    from gradus.evidence.evaluation import compare_seeds
-
-    tables = {name: task_scores(path) for name, path in files.items()}
-    keys = {name: set(table) for name, table in tables.items()}
-    if len({frozenset(tasks) for tasks in keys.values()}) > 1:
-        counts = ", ".join(f"{name} has {len(tasks)}" for name, tasks in keys.items())
-        shared = len(set[tuple[str, int]].intersection(*keys.values()))
-        raise ConfigError(
-            f"the files are not of the same tasks ({counts}; all have {shared}); evaluate on one set of tasks"
-        )
-    numbers = {key: number for number, key in enumerate(sorted(set[tuple[str, int]]().union(*keys.values())))}
-    episodes = {name: {0: _episodes(name, table, numbers)} for name, table in tables.items()}
-    grader = Grader(name="score", compute=_not_called, weights={"score": 1.0})
-    spec = EnvironmentSpec(
-        name=_NAME,
-        summary="",
-        make=_not_called,
-        train_task=_not_called,
-        max_turns=1,
-        graders={"score": grader},
-        conditions={_NAME: Condition(name=_NAME, seeds=(), summary="results by task")},
-    )
-    return compare_seeds(spec, {_NAME: episodes}, seeds=[], graders=["score"])
 
 
 def task_scores(path: Path) -> Scores:
@@ -95,15 +67,12 @@ def _row(task: Any, sample: Any, value: Any) -> tuple[str, int, float] | None:
     return (str(task), int(sample), float(value)) if isinstance(value, int | float) else None
 
 
-def _episodes(policy: str, scores: Scores, numbers: Mapping[tuple[str, int], int]) -> list[Episode]:
-    """An episode for each task and sample, in the order of the tasks."""
+def task_episodes(path: Path) -> list[Episode]:
+    """An episode for each task and sample of a file, in an order of the tasks alone."""
+    scores = task_scores(path)
     episodes: list[Episode] = []
-    for key, number in numbers.items():
-        task = Task(environment=_NAME, seed=number, condition=_NAME, id=json.dumps(key))
+    for number, key in enumerate(sorted(scores)):
+        task = Task(environment=TASKS, seed=number, condition=TASKS, id=json.dumps(key))
         reward = Reward(grader="score", value=scores[key], components={"score": scores[key]})
-        episodes.append(Episode(task=task, policy=policy, turns=(), stop=StopReason.TERMINATED, reward=reward))
+        episodes.append(Episode(task=task, policy="", turns=(), stop=StopReason.TERMINATED, reward=reward))
     return episodes
-
-
-def _not_called(*_: Any) -> Any:
-    raise RuntimeError("results of others are compared as they are; nothing is made or graded")

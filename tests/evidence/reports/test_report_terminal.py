@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, Group, RenderableType
 
 from gradus.core import Failure, Reward, StopReason
-from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results
+from gradus.evidence.reports import all_tables, show_episode, show_results
 from tests.fakes import policy_figures, results_document
 
 
@@ -92,21 +92,3 @@ def test_what_went_wrong_is_not_hidden(played: Any) -> None:
         "too short",
     ):
         assert words in text
-
-
-def test_members_of_a_group_are_shown_by_where_they_differ(played: Any) -> None:
-    episodes = [each for group in played.groups for each in group.episodes]
-    first = played.groups[0].episodes
-    members = members_of(episodes, first[1])
-    assert members == list(first)
-    text = printed(show_differences(members))
-    ranked = sorted(first, key=lambda each: -each.reward.value)
-    places = [text.index(f"member {each.member}: reward") for each in ranked]
-    assert places == sorted(places)
-    differing = [place for place in range(28) if len({each.turns[place].action for each in first}) > 1]
-    assert [int(word) - 1 for word in re.findall(r"^turn (\d+)", text, re.MULTILINE)] == differing
-    for each in first:
-        assert " ".join(each.turns[differing[0]].action.split()) in text
-    same = replace(first[0], member=7)
-    assert "answered the same at every turn" in printed(show_differences([first[0], same]))
-    assert "no other member" in printed(show_differences([first[0]]))

@@ -4,7 +4,7 @@ from gradus.evidence.reports.audit_page import audit_badge, audit_card, audit_pa
 from gradus.evidence.reports.episode_data import environment_words, prepare_report, shown_episodes
 from gradus.evidence.reports.html import render_report, write_eval_report, write_report
 from gradus.evidence.reports.pictures import audit_figure, run_figures, scores_figure
-from gradus.evidence.reports.show import members_of, show_differences, show_episode
+from gradus.evidence.reports.show import show_episode
 from gradus.evidence.reports.tables import all_tables, power_lines, show_results
 from gradus.evidence.reports.verdict import named, verdict_on
 
@@ -15,14 +15,12 @@ __all__ = [
     "audit_figure",
     "audit_page",
     "environment_words",
-    "members_of",
     "named",
     "power_lines",
     "prepare_report",
     "render_report",
     "run_figures",
     "scores_figure",
-    "show_differences",
     "show_episode",
     "show_results",
     "shown_episodes",

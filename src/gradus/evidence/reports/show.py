@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -167,64 +166,3 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     return format_number(value) if isinstance(value, float) else str(json_values(value, digits=3))
-
-
-def members_of(episodes: Sequence[Episode], episode: Episode) -> list[Episode]:
-    """The episodes of one episode's group: the same policy met the same task with the same noise."""
-    group = (episode.policy, episode.task, episode.group)
-    return [member for member in episodes if (member.policy, member.task, member.group) == group]
-
-
-def show_differences(members: Sequence[Episode]) -> RenderableType:
-    """A line for each member, best first, then each turn with more than one answer: the words that the best one did not say are bold."""
-    ranked = sorted(members, key=_value, reverse=True)
-    best = ranked[0]
-    head = f"{_title(best)} · group {best.group}"
-    parts: list[RenderableType] = [Text(head, style="bold"), *map(_line, ranked)]
-    turns: list[RenderableType] = []
-    for place in range(max(len(member.turns) for member in ranked)):
-        answers = _answers(ranked, place)
-        if len(answers) > 1:
-            turns += [Text(f"\nturn {place + 1}", style="bold"), *_differing(answers)]
-    note = Text("all members answered the same at every turn")
-    if len(ranked) == 1:
-        note = Text("the file holds no other member of this group")
-    elif turns:
-        note = Text("Up to here all did the same; from the next turn on they may read different things.", style="dim")
-    return Group(*parts, note, *turns)
-
-
-def _value(episode: Episode) -> float:
-    value = episode.reward.value if episode.reward else None
-    return float("-inf") if value is None else value
-
-
-def _line(episode: Episode) -> Text:
-    figures = {"reward": episode.reward and episode.reward.value, "true_reward": episode.metrics.get("true_reward")}
-    rewards = _figures(figures, " · ") or "no reward"
-    return Text(f"  member {episode.member}: {rewards} · {len(episode.turns)} turns · {episode.stop.value}")
-
-
-def _answers(ranked: Sequence[Episode], place: int) -> dict[str, list[str]]:
-    """Answer -> the members that gave it, the best member's first; one that has ended answers nothing."""
-    answers: dict[str, list[str]] = {}
-    for member in ranked:
-        answer = "(ended)"
-        if place < len(member.turns):
-            answer = member.turns[place].action.strip() or "(nothing)"
-        answers.setdefault(answer, []).append(str(member.member))
-    return answers
-
-
-def _differing(answers: Mapping[str, Sequence[str]]) -> list[Text]:
-    """The answers of one turn, one a line; words that the first one does not have in the same order are bold."""
-    first = next(iter(answers)).split()
-    lines: list[Text] = []
-    for answer, members in answers.items():
-        words = answer.split()
-        text = Text(f"  {', '.join(members)}: ", style="cyan")
-        for kind, _, _, start, end in SequenceMatcher(a=first, b=words, autojunk=False).get_opcodes():
-            style = "default" if kind == "equal" else "bold yellow"
-            text.append("".join(f"{word} " for word in words[start:end]), style=style)
-        lines.append(text)
-    return lines

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gradus.core import EnvironmentSpec, Episode, Group, Policy
 from gradus.core.metrics import read_metrics
 from gradus.evidence.evaluation import Evaluation, evaluate
-from gradus.evidence.reports.results import BEFORE
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
 from gradus.runs.progress import progress_bar
@@ -82,32 +81,12 @@ def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
 
 
 def shown_groups(conditions: Mapping[str, Mapping[str, Sequence[Episode]]], count: int) -> list[Group]:
-    """``count`` episodes of every policy and condition, as groups of one: the first, and those of GRPO's largest gain and loss."""
+    """The first ``count`` episodes of every policy and condition, as groups of one."""
     groups: list[Group] = []
     for policies in conditions.values():
-        places = _shown_places(policies, count)
         for episodes in policies.values():
-            groups += [
-                Group(task=episodes[place].task, episodes=(episodes[place],))
-                for place in places
-                if place < len(episodes)
-            ]
+            groups += [Group(task=episode.task, episodes=(episode,)) for episode in episodes[:count]]
     return groups
-
-
-def _shown_places(policies: Mapping[str, Sequence[Episode]], count: int) -> list[int]:
-    before = next((policies[name] for name in BEFORE if policies.get(name)), ())
-    changes: list[tuple[float, int]] = []
-    for place, (after, old) in enumerate(zip(policies.get("grpo", ()), before, strict=False)):
-        value, old_value = _value_of(after), _value_of(old)
-        if after.task == old.task and value is not None and old_value is not None:
-            changes.append((value - old_value, place))
-    extremes = [max(changes)[1], min(changes)[1]] if changes and count > 1 else []
-    return list(dict.fromkeys([*extremes, *range(count)]))[:count]
-
-
-def _value_of(episode: Episode) -> float | None:
-    return episode.reward.value if episode.reward else None
 
 
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
