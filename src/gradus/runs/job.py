@@ -21,6 +21,8 @@ from gradus.policies.tinker.service import server_of
 from gradus.rewards import RewardChoice, RewardSchedule, own_grader, reweigh
 from gradus.rewards.catalog import IN_MEMORY
 from gradus.rewards.grading import WEIGHED, rewards_of
+from gradus.runs.manifest import CHECKPOINTS, stage_names
+from gradus.runs.recipe.promises import Promise, parse_pair
 from gradus.runs.recipe.record import Recipe
 from gradus.training.data.tasks import epochs_a_step
 
@@ -65,17 +67,45 @@ class Job:
 
     def policies(self) -> tuple[str, ...]:
         """Returns the names of the policies of the evaluation, in the order of its tables."""
-        recipe = self.recipe
-        names = list(recipe.eval.policies)
+        section = self.recipe.eval
+        names = [self._in_run(name) for name in section.policies]
         if not names:
-            names += ["random"] if "random" in self.environment.policies else []
-            names += ["sft"] if recipe.teach.enabled else []
-            names += ["distill"] if recipe.distill else []
-            names += ["grpo", "grpo-greedy"]
+            trained = ("sft", "distill", "grpo", "grpo-greedy")
+            names = [name for name in ("random",) if name in self.environment.policies]
+            names += [name for name in trained if self._in_run(name) == name]
         names = names if "base" in names else ["base", *names]  # what training began with is in every table
-        if recipe.eval.prompted is not None and "prompted" not in names:
+        if section.prompted is not None and "prompted" not in names:
             names.insert(names.index("base") + 1, "prompted")
-        return tuple(names)
+        return tuple(dict.fromkeys(names))
+
+    def pairs(self) -> list[tuple[str, str]] | None:
+        """Returns the pairs that the recipe names; None for those by default. Raises ConfigError for a pair of unknown policies."""
+        section, names = self.recipe.eval, self.policies()
+        texts = list(section.pairs)
+        if texts and section.prompted is not None and "grpo" in names:
+            texts.append("grpo-prompted")
+        pairs: dict[tuple[str, str], None] = {}
+        for text in texts:
+            first, second = map(self._in_run, parse_pair(text, [*section.policies, *names]))
+            if first != second:
+                pairs[first, second] = None
+        return list(pairs) or None
+
+    def promises(self) -> list[Promise]:
+        """Returns the promises about policies that the run has."""
+        kept: list[Promise] = []
+        for promise in self.recipe.promises:
+            names = (promise.policy or promise.pair or "").split(" - ")
+            if names == [self._in_run(name) for name in names]:
+                kept.append(promise)
+        return kept
+
+    def _in_run(self, policy: str) -> str:
+        """The policy itself, or the base in place of the checkpoint of a stage that the run leaves out."""
+        stage, greedy = CHECKPOINTS.get(policy, ("model", False))
+        if stage in stage_names(self.recipe):
+            return policy
+        return "base-greedy" if greedy else "base"
 
     def template(self) -> dict[str, Any]:
         """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""

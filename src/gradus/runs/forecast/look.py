@@ -17,7 +17,6 @@ from gradus.runs.forecast.prompts import PromptTrial, try_prompts
 from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of, teaches_rows
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest, StageInputs
-from gradus.runs.recipe.load import with_sft
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.sources import reward_sources
 from gradus.stats import mean_interval
@@ -114,10 +113,9 @@ def warm_start_settings(job: Job) -> dict[str, Any]:
     """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
     rows = job.environment.data_set
     assert isinstance(rows, TableTasks)
-    section = job.recipe.eval
     changes: dict[str, Any] = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
     stops = {"sft.epochs": 20, "sft.patience": 3, "sft.validation_share": 0.15}
-    return {**changes, "sft.batch_size": 16, **stops, **with_sft(section.policies, section.pairs)}
+    return {**changes, "sft.batch_size": 16, **stops}
 
 
 def fitted_job(

@@ -9,9 +9,8 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.findings import Finding
 from gradus.policies.local.loading import check_quantize
 from gradus.runs.forecast.subject import Subject, failed, passed, warned
-from gradus.runs.manifest import CHECKPOINTS, stage_names
+from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.policies import require_policy, teacher_name
-from gradus.runs.recipe.promises import parse_pair
 from gradus.runs.recipe.record import Recipe
 from gradus.training.run.trackers import check_trackers
 
@@ -47,8 +46,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda: _policy(subject, teacher_name(spec, recipe.teach.policy))
     for name in section.policies:
         yield lambda name=name: _policy(subject, name)
-    for text in section.pairs:
-        yield lambda text=text: parse_pair(text, subject.job.policies())
+    yield lambda: subject.job.pairs()
     for name in (*section.graders, *(promise.grader for promise in recipe.promises if promise.grader)):
         yield lambda name=name: spec.grader(name)
     for name in section.conditions or spec.conditions:
@@ -76,8 +74,6 @@ def _enough_tasks(subject: Subject) -> None:
 def _policy(subject: Subject, name: str) -> None:
     if name not in CHECKPOINTS:
         require_policy(subject.spec, name, also=CHECKPOINTS)
-    elif CHECKPOINTS[name][0] not in stage_names(subject.recipe):
-        raise ConfigError(f"policy {name!r} is of a stage that the recipe leaves out; name base instead")
 
 
 def settings(subject: Subject) -> list[Finding]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,7 +27,6 @@ from gradus.core.values import as_mapping
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardChoice, RewardConfig
-from gradus.runs.recipe.promises import parse_pair
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size, reads_of
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
@@ -36,7 +35,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
-_WITHOUT_SFT = {"sft": "base", "sft-greedy": "base-greedy"}
 _ADDED = ("teach.", "eval.", "audit.")  # the sections of [lm] that change single keys; others replace the recipe's
 
 
@@ -71,22 +69,22 @@ def load_recipe(
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
     settings = changes_of(table) | ({"quick": small} if stored else {})
     layers, choice = [Layer("recipe", settings)], ""
-    model_name = edits.get("model.path", model or settings.get("model.path"))
+    name = environment.name if isinstance(environment, EnvironmentSpec) else environment
+    typed = {"model.path": model, "seed": seed, "grader": grader, "environment": name, "trainer": trainer}
+    typed = {key: value for key, value in typed.items() if value is not None}
+    if trackers:
+        typed["trackers"] = list(trackers)
+    chosen = {**settings, **typed, **edits}
+    model_name = chosen.get("model.path")
     if isinstance(model_name, str) and not stored:
-        served = edits.get("trainer", trainer or settings.get("trainer", "local")) != "local"
+        served = chosen.get("trainer", "local") != "local"
         changed, choice = _for_model(model_name, settings, lm, online=online, served=served)
         layers.append(Layer("model", changed))
     if quick:
         layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
-    name = environment.name if isinstance(environment, EnvironmentSpec) else environment
-    typed: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": name}
-    typed["trainer"] = trainer
-    typed["trackers"] = list(trackers) or None
-    typed = {key: value for key, value in typed.items() if value is not None}
-    layers.append(
-        Layer("command line", {**_for_rewards(rewards.entries, from_file=path is not None), **typed, **edits})
-    )
-    layers.append(Layer("command line", _consequences(merge(layers)[0], edits)))
+    replaced = _for_rewards(rewards.entries, from_file=path is not None)
+    layers.append(Layer("command line", {**replaced, **typed, **edits}))
+    layers.append(Layer("command line", _idle_settings(merge(layers)[0], edits)))
     merged, origins = merge(layers)
     recipe = _validated(merged, source)
     return recipe.with_origin(origins, choice, str(path) if shipped and environment is None else None)
@@ -141,65 +139,16 @@ def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> dict[st
     return {**dict.fromkeys(replaced), "rewards": [reward.model_dump() for reward in rewards]}
 
 
-def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes that follow from those of a command line; a key that it names itself stays as it is."""
-    changes: dict[str, Any] = {}
+def _idle_settings(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, None]:
+    """Unsets what another optimizer, schedule or sampler, that ``edits`` name, leaves without effect; keys that they name themselves stay."""
+    unset: dict[str, None] = {}
     for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
-        changes |= _left_behind(stage, config, as_mapping(table.get(stage)), edits)
-    evaluation = as_mapping(table.get("eval"))
-    policies, pairs = _texts(evaluation.get("policies")), _texts(evaluation.get("pairs"))
-    if edits.get("teach.enabled") is False:  # the model before GRPO takes the place of the student of SFT
-        changes["eval.policies"] = list(dict.fromkeys(_WITHOUT_SFT.get(name, name) for name in policies)) or None
-        changes["eval.pairs"] = list(dict.fromkeys(_pair_without_sft(pair, policies) for pair in pairs)) or None
-        if promises := table.get("promises"):
-            changes["promises"] = [promise for promise in promises if not _about_sft(promise, policies)]
-    elif edits.get("teach.enabled") is True and "eval.policies" not in edits and "eval.pairs" not in edits:
-        changes |= with_sft(policies, pairs)
-    return {key: value for key, value in changes.items() if key not in edits}
-
-
-def with_sft(policies: Sequence[str], pairs: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of an evaluation in which the student of SFT stands before GRPO's; none if it does already."""
-    if "grpo" not in policies or "sft" in policies:
-        return {}
-    place = policies.index("grpo")
-    students = ["sft", *(["sft-greedy"] if "grpo-greedy" in policies else [])]
-    changes: dict[str, Any] = {"eval.policies": [*policies[:place], *students, *policies[place:]]}
-    if pairs:
-        changes["eval.pairs"] = [*pairs, "grpo-sft"]
-    return changes
-
-
-def _left_behind(
-    stage: str, config: type[BaseModel], section: Mapping[str, Any], edits: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Another optimizer or schedule leaves the settings of the last one behind."""
-    changes: dict[str, Any] = {}
-    for key, owners, settings in OWNED_SETTINGS:
-        field = config.model_fields.get(key)
-        if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
-            changes |= {f"{stage}.{name}": None for name in settings if name in section}
-    return changes
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts of a list; an empty list for a value of another type, which is refused later."""
-    return [str(item) for item in cast(Sequence[Any], value)] if isinstance(value, list | tuple) else []
-
-
-def _pair_without_sft(pair: str, policies: Sequence[str]) -> str:
-    try:
-        names = parse_pair(pair, policies)
-    except ConfigError:  # the check of names says so
-        return pair
-    return "-".join(_WITHOUT_SFT.get(name, name) for name in names)
-
-
-def _about_sft(promise: Any, policies: Sequence[str]) -> bool:
-    """True for a promise about the student of SFT, alone or in a pair."""
-    promise = as_mapping(promise)
-    pair = str(promise.get("pair"))
-    return promise.get("policy") in _WITHOUT_SFT or _pair_without_sft(pair, policies) != pair
+        section = as_mapping(table.get(stage))
+        for key, owners, settings in OWNED_SETTINGS:
+            field = config.model_fields.get(key)
+            if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
+                unset |= {f"{stage}.{name}": None for name in settings if name in section}
+    return {key: None for key in unset if key not in edits}
 
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:

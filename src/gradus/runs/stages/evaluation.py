@@ -12,7 +12,7 @@ from gradus.evidence.evaluation import Evaluation, evaluate
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
 from gradus.runs.progress import progress_bar
-from gradus.runs.recipe.promises import check_promises, parse_pair
+from gradus.runs.recipe.promises import check_promises
 
 if TYPE_CHECKING:
     from gradus.core.documents import Results
@@ -49,17 +49,10 @@ def graders_of(run: RunContext) -> list[str]:
     return list(dict.fromkeys([run.grader.name, *run.recipe.eval.graders]))
 
 
-def pairs_of(run: RunContext) -> list[tuple[str, str]] | None:
-    """Returns the pairs that the recipe names; None for those by default."""
-    names, section = run.job.policies(), run.recipe.eval
-    beside = ["grpo-prompted"] if section.pairs and section.prompted is not None and "grpo" in names else []
-    return [parse_pair(text, names) for text in (*section.pairs, *beside)] or None
-
-
 def add_promises(run: RunContext, document: Results) -> None:
     """Write into results which promises of the recipe were kept."""
     by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
-    document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
+    document["promises"] = check_promises(run.job.promises(), by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
 
 

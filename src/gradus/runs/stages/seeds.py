@@ -35,7 +35,6 @@ from gradus.runs.stages.evaluation import (
     best_is_the_start,
     evaluate_in_run,
     graders_of,
-    pairs_of,
     read_rollouts,
 )
 from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder, store_costs, write_costs
@@ -220,7 +219,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
         rollouts,
         seeds=seeds,
         graders=graders_of(run),
-        pairs=pairs_of(run),
+        pairs=run.job.pairs(),
         checkpoint="grpo/best",
         pass_k=section.pass_k,
     )

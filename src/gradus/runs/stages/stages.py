@@ -35,7 +35,6 @@ from gradus.runs.stages.evaluation import (
     best_is_the_start,
     evaluate_in_run,
     graders_of,
-    pairs_of,
     read_rollouts,
     shown_groups,
 )
@@ -178,7 +177,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
         stored=stored,
         graders=graders_of(run),
         pass_k=run.recipe.eval.pass_k,
-        pairs=pairs_of(run),
+        pairs=run.job.pairs(),
         checkpoint="grpo/best",
     )
     document = evaluation.to_json()
