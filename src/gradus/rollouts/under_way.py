@@ -33,7 +33,7 @@ from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import FAULTS, LARGEST_REWARD
 from gradus.core.values import check_unicode, number_of, plain
-from gradus.core.waiting import settled
+from gradus.core.waiting import blocking, settled
 from gradus.rollouts.stepping import Call
 
 Start = Mapping[str, Any]
@@ -294,6 +294,16 @@ def start_of(observation: Observation, system_prompt: str, tools: Sequence[Any])
         "system prompt": system_prompt,
         "tools": tuple(tools),
     }
+
+
+def first_sight(spec: EnvironmentSpec, task: Task) -> Start:
+    """Begin a task and return what a policy can know before its first answer. Raises what the environment raises."""
+    environment = blocking(make_environment(spec))
+    try:
+        observation = received(environment.reset(seed=task.seed, **task.options), "reset")
+        return start_of(observation, checked_prompt(environment.system_prompt), getattr(environment, "tools", ()))
+    finally:
+        environment.close()
 
 
 def unequal_starts(first: Start, second: Start) -> str | None:

@@ -11,18 +11,17 @@ from typing import Any, cast
 from gradus.core import ConfigError, Grader, GradusError, Policy
 from gradus.core.documents import SCHEMA, Costs, GainPerDollar, Results, StageCost, differences_of
 from gradus.core.money import Account, OutOfMoney, Price
-from gradus.core.waiting import blocking
 from gradus.policies.remote.client import RemoteUsage
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.rewards.grading import rewards_of
 from gradus.rewards.judge import Judge
+from gradus.rollouts.under_way import first_sight
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest
 from gradus.runs.recipe.record import PricesSection
 from gradus.stats import format_money
-from gradus.training.run.options import RunOptions
 
-_STEPS = ("step", "sft", "distill")  # kinds of records of a step of training
+STEPS = ("step", "sft", "distill")  # kinds of records of a step of training
 _BYTES_A_TOKEN = 4
 
 
@@ -61,16 +60,15 @@ class Ledger:
 
     def watch(self, record: Mapping[str, Any]) -> None:
         """Asks a training to stop behind a checkpoint if one more step like this could cost more than what is left."""
-        if self.account.limit is None or record.get("kind") not in _STEPS:
+        if self.account.limit is None or record.get("kind") not in STEPS:
             return
         spent = self._paid + self._machine(time.perf_counter() - self._began)
         step, self._before = spent - self._before, spent
         self._stopped = self._stopped or self.account.refused or spent + step > self.account.limit
 
-    @property
-    def observers(self) -> RunOptions:
-        """What a training must tell, and be told."""
-        return RunOptions(on_record=self.watch, stop=lambda: self._stopped)
+    def must_stop(self) -> bool:
+        """True if a training must stop behind its next checkpoint."""
+        return self._stopped
 
     def charge(self, policy: Policy, price: Sequence[float] | None) -> None:
         """Puts what a served policy costs on the stage's account."""
@@ -133,16 +131,19 @@ def costs_document(stages: Sequence[Mapping[str, Any]], results: Results | None)
 
 def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
     """What the trained model is above its base under the first condition, divided by what the run cost; None without either."""
-    conditions = list((results or {"conditions": {}})["conditions"].values())
-    pairs = conditions[0]["pairs"] if conditions else {}
-    names = [f"{stage} - base" for stage in ("grpo", "distill", "sft") if f"{stage} - base" in pairs]
-    if not total or not names:
+    if not total or results is None or not results["conditions"]:
         return None
-    reward = differences_of(pairs[names[0]])["reward"]
-    mean, low, high = (
-        None if bound is None else bound / total for bound in (reward["mean"], reward["low"], reward["high"])
-    )
-    return {"pair": names[0], "mean": mean, "low": low, "high": high}
+    pairs = next(iter(results["conditions"].values()))["pairs"]
+
+    def of_a_dollar(bound: float | None) -> float | None:
+        return None if bound is None else bound / total
+
+    for name in ("grpo - base", "distill - base", "sft - base"):
+        if name in pairs:
+            reward = differences_of(pairs[name])["reward"]
+            mean, low, high = map(of_a_dollar, (reward["mean"], reward["low"], reward["high"]))
+            return {"pair": name, "mean": mean, "low": low, "high": high}
+    return None
 
 
 def forecast_money(job: Job) -> Iterator[str]:
@@ -150,31 +151,21 @@ def forecast_money(job: Job) -> Iterator[str]:
     prices, spec, recipe = job.recipe.prices, job.environment, job.recipe
     if not prices.are_set and not any(judge.price for judge in judges_of(job.grader)):
         return
-    first = _first_prompt(job)
-    remote = recipe.teach.policy or ""
-    if recipe.teach.enabled and remote.startswith("remote:") and prices.teacher is not None:
-        longest = recipe.teach.remote.max_tokens or 512
-        most = _episode_cost(prices.teacher, spec.max_turns, first, longest) * recipe.teach.episodes
-        yield f"the teacher's {recipe.teach.episodes:,} episodes cost at most about {format_money(most)}"
+    start = first_sight(spec, spec.train_task(0))
+    first = len(f"{start['system prompt']}{start['text']}".encode()) // _BYTES_A_TOKEN + 1
+    if recipe.teach.enabled and (recipe.teach.policy or "").startswith("remote:") and prices.teacher is not None:
+        longest, episodes = recipe.teach.remote.max_tokens or 512, recipe.teach.episodes
+        most = episodes * _episode_cost(prices.teacher, spec.max_turns, first, longest)
+        yield f"the teacher's {episodes:,} episodes cost at most about {format_money(most)}"
+    grpo = recipe.grpo
     for judge in judges_of(job.grader):
         price = judge.price or prices.judge
         if price is not None:
-            answers = recipe.grpo.max_steps * recipe.grpo.groups * recipe.grpo.group_size * judge.samples
-            most = answers * _episode_cost(price, 1, first + recipe.grpo.sampling.max_new_tokens, judge.max_tokens)
-            yield f"the judge's {answers:,} scores of GRPO cost at most about {format_money(most)}"
+            scores = grpo.max_steps * grpo.groups * grpo.group_size * judge.samples
+            most = scores * _episode_cost(price, 1, first + grpo.sampling.max_new_tokens, judge.max_tokens)
+            yield f"the judge's {scores:,} scores of GRPO cost at most about {format_money(most)}"
     if prices.max_cost is not None:
         yield f"the run stops before {format_money(prices.max_cost)}"
-
-
-def _first_prompt(job: Job) -> int:
-    """Tokens of the first training task's prompt."""
-    task = job.environment.train_task(0)
-    environment = blocking(job.environment.make())  # an agent's waits
-    try:
-        observation = environment.reset(seed=task.seed, **task.options)
-        return len(f"{environment.system_prompt}{observation.text}".encode()) // _BYTES_A_TOKEN + 1
-    finally:
-        environment.close()
 
 
 def _episode_cost(price: Sequence[float], turns: int, first: int, longest: int) -> float:

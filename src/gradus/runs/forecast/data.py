@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
 
-from gradus.core import EnvironmentSpec, GradusError, Task
+from gradus.core import GradusError
 from gradus.core.findings import Finding
-from gradus.core.waiting import blocking
 from gradus.environments.verifiable.items import Item, TableTasks, prompt_of, question_key
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 from gradus.rollouts import roll_out
-from gradus.rollouts.under_way import checked_prompt, make_environment, received, start_of, unequal_starts
+from gradus.rollouts.under_way import first_sight, unequal_starts
 from gradus.runs.forecast.subject import Subject, failed, not_checked, passed, warned
 
 Length = Callable[[str, str], int]  # tokens of system prompt and question
@@ -110,7 +108,7 @@ def environment(subject: Subject) -> list[Finding]:
     spec = subject.spec
     task = spec.train_task(subject.recipe.grpo.first_task)
     try:
-        first, again = (_first_observation(spec, task) for _ in range(2))
+        first, again = first_sight(spec, task), first_sight(spec, task)
     except GradusError:
         raise
     except (Exception, SystemExit) as error:
@@ -135,13 +133,3 @@ def environment(subject: Subject) -> list[Finding]:
 
 _PLAY = "look at it with gradus show ENVIRONMENT --play; docs/own_environment.md says what reset, step and outcome should give"
 _ALIKE = "a group shares its seed: draw all that is random in reset from a generator that the seed begins"
-
-
-def _first_observation(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
-    """Begins a task; returns everything that is known before the first answer."""
-    environment = blocking(make_environment(spec))
-    try:
-        observation = received(environment.reset(seed=task.seed, **task.options), "reset")
-        return start_of(observation, checked_prompt(environment.system_prompt), getattr(environment, "tools", ()))
-    finally:
-        environment.close()

@@ -11,34 +11,17 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
 from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
 from gradus.auditing.exports import junit, sarif
 from gradus.auditing.plans.hygiene import digests
 from gradus.auditing.plans.panel import blind_answers
-from gradus.auditing.result import MARKS, STYLES
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
 from gradus.runs.progress import progress_bar
 from gradus.sandbox.processes import start_child
 
 _SECONDS = 120.0  # of a process that rolls out again
-
-
-def audit_stage(
-    spec: EnvironmentSpec, grader: Grader, folder: Path, *, episodes: int, budget: int, seed: int, console: Console
-) -> AuditResult:
-    """Audits as a stage of a run: what failed on screen, the rest in the folder. Returns the result."""
-    result = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
-    store_audit(spec, result, folder)
-    for check in result.checks:
-        evidence = f"  {check.evidence}" if check.status == "fail" else ""
-        console.print(Text.assemble(f"  {check.subject:<15} ", (MARKS[check.status], STYLES[check.status]), evidence))
-    console.print(result.summary, highlight=False)
-    return result
 
 
 def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:

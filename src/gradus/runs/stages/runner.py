@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ def run_stages(
     *,
     only: Sequence[str] | None = None,
     lessons: Sequence[Path] = (),
+    rolled_out: Path | None = None,
     redo: bool = False,
     anyway: bool = False,
     console: Console | None = None,
@@ -46,20 +48,23 @@ def run_stages(
     """Do the stages of a job in a run folder and return it. Stages whose output is there already are skipped.
 
     ``only``: the names of the stages to do, as in ``("grpo",)``; all of the recipe and the report by default. ``lessons``: files of episodes that
-    SFT learns, in place of a teacher's. A failed audit stops the run, unless ``anyway``.
+    SFT learns, in place of a teacher's. ``rolled_out``: episodes of policies that are not rolled out again, in one seed of a larger run. A failed
+    audit stops the run, unless ``anyway``.
     """
     folder = folder or job.recipe.default_folder()
     require_folder(folder)
     check_trackers(job.recipe.trackers)
-    lock = FolderLock(folder) if world().main else None
-    try:
-        stages = stages_of(job.recipe, only)
+    stages = stages_of(job.recipe, only)
+    with ExitStack() as held:
+        if world().main:
+            held.callback(FolderLock(folder).release)
         run = RunContext(
             job,
             folder,
             redo=redo,
             console=console or Terminal(quiet=quiet()),
             anyway=anyway,
+            rolled_out=rolled_out,
             lessons=lessons,
             stages=stages,
         )
@@ -68,13 +73,10 @@ def run_stages(
         for line in forecast_money(job):
             run.console.print(line, highlight=False)
         do_stages(run, stages)
-        if only is not None:
-            return folder
-        store_costs(run)
-        return finish(run, run.ledger.costs(), console or Terminal())
-    finally:
-        if lock is not None:
-            lock.release()
+        if only is None:
+            _store_costs(run)
+            finish(run, run.ledger.costs(), shown=rolled_out is None)
+    return folder
 
 
 def require_folder(folder: Path, *, several: bool = False) -> None:
@@ -93,7 +95,6 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
-    recipe = run.recipe
     inputs = {name: run.inputs(select) for name, (_, select) in stages.items()}
     for name, (do, _) in stages.items():
         if run.manifest.done(name, inputs[name]):
@@ -114,11 +115,18 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
         run.console.print(f"{name}: {run.manifest.seconds(name):.0f} s", style="dim")
     if world().main:
-        table = recipe.model_dump(mode="json", exclude_unset=True) | {"quick": recipe.quick}
+        table = run.recipe.model_dump(mode="json", exclude_unset=True) | {"quick": run.recipe.quick}
         write_text(run.folder / "recipe.toml", tomli_w.dumps(_without_none(table)))
 
 
-def store_costs(run: RunContext) -> None:
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is unset is left out."""
+    if is_table(value):
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+    return [_without_none(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else value
+
+
+def _store_costs(run: RunContext) -> None:
     """Write what the stages cost, and keep of the weights those that were evaluated; a run ends with it."""
     if world().main:
         keep_evaluated(run.folder)
@@ -133,29 +141,13 @@ def write_costs(folder: Path, stages: Sequence[Mapping[str, Any]]) -> None:
     write_json(folder / "costs.json", costs_document(stages, results))
 
 
-def remaining(job: Job, folder: Path) -> list[str]:
-    """Returns the stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
-    stages = stages_of(job.recipe)
-    run = RunContext(job, folder, redo=False, console=Console(quiet=True), stages=stages)
-    run.manifest.leave_out([*stages, "plan"])
-    return [name for name, (_, select) in stages.items() if not run.manifest.done(name, run.inputs(select))]
-
-
-def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:
-    """Write the report, and print the end of the run."""
-    if not run.recipe.quick:  # there is nothing to see in them
+def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], *, shown: bool = True) -> None:
+    """Write the report; if ``shown``, draw the figures too, and print the end of the run."""
+    if shown and not run.recipe.quick:  # there is nothing to see in them
         run_figures(run.folder)
-    show_end(console, read_document(run.folder / "results.json", Results), costs, write_report(run.folder))
-    return run.folder
-
-
-def _without_none(value: Any) -> Any:
-    """TOML has no null: what is unset is left out."""
-    if is_table(value):
-        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
-    if isinstance(value, list):
-        return [_without_none(entry) for entry in cast(list[Any], value)]
-    return value
+    report = write_report(run.folder)
+    if shown:
+        show_end(Terminal(), read_document(run.folder / "results.json", Results), costs, report)
 
 
 def show_end(console: Console, results: Results, costs: Sequence[Mapping[str, Any]], report: Path) -> None:
@@ -189,19 +181,15 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
 
 def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
     """Time and money of a run, and of the stages that took longest."""
-    stages = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
-    parts = ", ".join(
-        f"{row['stage']} {row['seconds']:.0f} s{_planned(row)}" for row in stages if row["seconds"] >= 0.5
-    )
-    total = costs_document(costs, None).get("total")
+    longest = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
+    parts: list[str] = []
+    for row in longest:
+        if row["seconds"] >= 0.5:
+            planned = f" of {row['planned']:.0f} planned" if "planned" in row else ""
+            parts.append(f"{row['stage']} {row['seconds']:.0f} s{planned}")
+    minutes, seconds = divmod(round(sum(row["seconds"] for row in costs)), 60)
+    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    total = costs_document(costs, None)["total"]
     spent = "" if total is None else f"; {format_money(total)}"
-    return f"it took {_duration(sum(row['seconds'] for row in costs))}{f' ({parts})' if parts else ''}{spent}"
-
-
-def _planned(row: Mapping[str, Any]) -> str:
-    return f" of {row['planned']:.0f} planned" if "planned" in row else ""
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    stages = f" ({', '.join(parts)})" if parts else ""
+    return f"it took {duration}{stages}{spent}"

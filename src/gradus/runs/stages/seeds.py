@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from gradus.core.files import read_json, write_json
 from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 from gradus.evidence.evaluation import compare_seeds
-from gradus.evidence.reports import write_report
 from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
 from gradus.runs.job import Job, resolve
@@ -37,7 +37,7 @@ from gradus.runs.stages.evaluation import (
     graders_of,
     read_rollouts,
 )
-from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder, store_costs, write_costs
+from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder, run_stages, write_costs
 from gradus.runs.stages.stages import STAGES, stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
@@ -59,22 +59,9 @@ def train_here(members: Mapping[Path, Job], shared: Path, *, redo: bool, console
     try:
         for folder, job in members.items():
             console.rule(Text(folder.name, style="bold"))
-            _train(job, folder, shared, redo=redo, console=console)
+            run_stages(job, folder, rolled_out=shared, redo=redo, console=console)
     finally:
         torch.set_num_threads(before)
-
-
-def _train(job: Job, folder: Path, shared: Path, *, redo: bool, console: Console) -> None:
-    lock = FolderLock(folder)
-    try:
-        stages = stages_of(job.recipe)
-        run = RunContext(job, folder, redo=redo, console=console, rolled_out=shared, stages=stages)
-        run.manifest.leave_out(stages)
-        do_stages(run, stages)
-        store_costs(run)
-        write_report(folder)
-    finally:
-        lock.release()
 
 
 def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, redo: bool, console: Console) -> None:
@@ -86,7 +73,9 @@ def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, re
 
     def follow(folder: Path, job: Job) -> str | None:
         """Returns the last line that a seed printed if it failed."""
-        process = _start(job.recipe, folder, shared, redo=redo)
+        table = job.recipe.model_dump(mode="json", exclude_unset=True)
+        arguments = {"recipe": table, "folder": str(folder), "shared": str(shared), "redo": redo}
+        process = start_child(f"{__name__}:train_seed", arguments, threads=1)
         running.append(process)
         last = ""
         for line in process.stdout or ():
@@ -111,19 +100,11 @@ def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, re
         )
 
 
-def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:
-    """Start a process with one thread that trains one seed."""
-    table = recipe.model_dump(mode="json", exclude_unset=True)
-    arguments = {"recipe": table, "folder": str(folder), "shared": str(shared), "redo": redo}
-    return start_child(f"{__name__}:train_seed", arguments, threads=1)
-
-
 def train_seed(arguments: Mapping[str, Any]) -> None:
     """Train the seed that this process was started for."""
-    torch.set_num_threads(1)
     job = resolve(Recipe.model_validate(arguments["recipe"]))
-    folder, shared = Path(arguments["folder"]), Path(arguments["shared"])
-    _train(job, folder, shared, redo=arguments["redo"], console=Terminal(width=72))
+    members = {Path(arguments["folder"]): job}
+    train_here(members, Path(arguments["shared"]), redo=arguments["redo"], console=Terminal(width=72))
 
 
 SHARED = "eval/shared.jsonl.gz"
@@ -141,35 +122,42 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
     folder = folder or recipe.default_folder()
     require_folder(folder, several=True)
     check_trackers(recipe.trackers)
-    lock = FolderLock(folder)
-    try:
-        # A given model is rolled out before training, as GRPO will sample from it.
-        shared_settings = section_of(*GRADED, "eval", *(("model", "grpo") if recipe.model.path else ()))
-        shared_stages = {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)}
-        run = RunContext(job, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway, stages=shared_stages)
-        numbers = [recipe.seed + index for index in range(seeds)]
-        members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
+    # A given model is rolled out before training, as GRPO will sample from it.
+    given = ("model", "grpo") if recipe.model.path else ()
+    stages = {"audit": STAGES["audit"], "eval": (_do_shared, section_of(*GRADED, "eval", *given))}
+    numbers = [recipe.seed + index for index in range(seeds)]
+    members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
+    with ExitStack() as held:
+        held.callback(FolderLock(folder).release)
+        run = RunContext(job, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway, stages=stages)
         if not redo:
             for member, member_job in members.items():
-                remaining(member_job, member)  # raises if a seed was trained with other settings, before any is trained
-        run.manifest.leave_out([*shared_stages, "plan"])
-        do_stages(run, shared_stages)
+                _require_same_settings(member_job, member)  # before any is trained
+        run.manifest.leave_out([*stages, "plan"])
+        do_stages(run, stages)
         before: list[int] = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *numbers})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
-        shared = folder / SHARED
         parallel = min(seeds_at_once(), seeds)
         if parallel > 1 and job.portable:
-            train_beside(members, shared, parallel, redo=redo, console=run.console)
+            train_beside(members, folder / SHARED, parallel, redo=redo, console=run.console)
         else:
-            train_here(members, shared, redo=redo, console=run.console)
+            train_here(members, folder / SHARED, redo=redo, console=run.console)
         _evaluate(run, numbers)
         costs = _costs(run, list(members))
         write_costs(folder, costs)
-        return finish(run, costs, Terminal())
-    finally:
-        lock.release()
+        finish(run, costs)
+    return folder
+
+
+def _require_same_settings(job: Job, folder: Path) -> None:
+    """Raises ConfigError if a folder holds a run with other settings."""
+    stages = stages_of(job.recipe)
+    run = RunContext(job, folder, redo=False, console=Console(quiet=True), stages=stages)
+    run.manifest.leave_out([*stages, "plan"])
+    for name, (_, select) in stages.items():
+        run.manifest.done(name, run.inputs(select))
 
 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
@@ -194,8 +182,12 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
 
 def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
-    trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
-    policies = run_policies(run, [name for name in run.job.policies() if name not in trained])
+    names: list[str] = []
+    for name in run.job.policies():
+        stage, _ = CHECKPOINTS.get(name, ("", False))
+        if not stage or (stage == "model" and run.recipe.model.path is not None):
+            names.append(name)
+    policies = run_policies(run, names)
     episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
     cost.update(episodes=len(episodes))

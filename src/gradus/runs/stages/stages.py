@@ -6,28 +6,31 @@ import os
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from statistics import fmean
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
+from rich.text import Text
 
+from gradus.auditing.result import MARKS, STYLES
 from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
 from gradus.core.files import write_json
-from gradus.core.metrics import read_metrics
 from gradus.evidence.evaluation import Evaluation
 from gradus.evidence.reports import prepare_report
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ShelvedPolicy
+from gradus.policies.nano.model import make_nano
 from gradus.policies.tinker.policy import TinkerPolicy
 from gradus.rollouts import roll_out, write_episodes
 from gradus.runs.forecast.model_probe import check_model
-from gradus.runs.manifest import TRAINING, stage_names
+from gradus.runs.job import vocabulary_of
+from gradus.runs.manifest import stage_names
 from gradus.runs.policies import make_policy, teacher_name
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.audits import audit_stage
+from gradus.runs.stages.audits import audit_with_progress, store_audit
 from gradus.runs.stages.context import GRADED, TRAINED, RunContext, Select, run_policies, section_of
 from gradus.runs.stages.doctor import diagnose_run
 from gradus.runs.stages.evaluation import (
@@ -39,19 +42,11 @@ from gradus.runs.stages.evaluation import (
     shown_groups,
 )
 from gradus.runs.stages.teaching import teach
-from gradus.runs.stages.training_stages import (
-    begun,
-    distill_stage,
-    grpo_stage,
-    make_nano_model,
-    read_lessons,
-    sft_stage,
-)
-from gradus.stats import format_number
+from gradus.runs.stages.training_stages import do_distill, do_grpo, do_sft
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
-from gradus.training.data.sequences import ints
 from gradus.training.data.tasks import reserved_ids
+from gradus.training.distributed.processes import barrier, world
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
@@ -71,7 +66,9 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
         run.console.print(check_model(loaded).sentence, highlight=False)
         return
     if find_model(run.base) is None:  # after a kill it may be complete, and not yet written down
-        make_nano_model(run.job, run.folder / "model")
+        if world().main:  # one process makes it for all
+            make_nano(run.folder / "model", vocabulary_of(run.spec), run.recipe.model.nano, seed=run.recipe.seed)
+        barrier()
 
 
 def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
@@ -82,17 +79,15 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
         )
         return
     section = run.recipe.audit
-    result = audit_stage(
-        run.spec,
-        run.grader,
-        run.folder,
-        episodes=section.episodes,
-        budget=section.budget,
-        seed=run.recipe.seed,
-        console=run.console,
-    )
+    budgets = {"episodes": section.episodes, "budget": section.budget, "seed": run.recipe.seed}
+    result = audit_with_progress(run.spec, run.grader, **budgets)
+    store_audit(run.spec, result, run.folder)
+    evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
+    for check in result.checks:
+        mark = (MARKS[check.status], STYLES[check.status])
+        run.console.print(Text.assemble(f"  {check.subject:<15} ", mark, f"  {evidence.get(check.subject, '')}"))
+    run.console.print(result.summary, highlight=False)
     if result.verdict == "fail" and not run.anyway:
-        evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
         name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
         others = ", ".join(grader for grader in run.spec.graders if grader != run.grader.name)
@@ -128,44 +123,6 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
     cost.update(summary.as_costs())
 
 
-def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
-    files = run.lessons or [run.folder / "teach" / "episodes.jsonl.gz"]
-    folder = run.folder / "sft"
-    lessons = read_lessons(run.spec, files)
-    options = run.ledger.observers
-    result = sft_stage(run.job, run.base, lessons, folder, resume=begun(folder), counts=run.counts, options=options)
-    run.console.print(
-        f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
-    )
-    cost.update(steps=result.steps, tokens=_tokens(folder))
-
-
-def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
-    folder = run.folder / "distill"
-    options = run.ledger.observers
-    result = distill_stage(run.job, _start(run, "distill"), folder, resume=begun(folder), options=options)
-    run.console.print(f"divergence {format_number(result.loss)} nats per token", highlight=False)
-    cost.update(steps=result.steps, tokens=_tokens(folder))
-
-
-def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
-    folder = run.folder / "grpo"
-    result = grpo_stage(
-        run.job,
-        _start(run, "grpo"),
-        folder,
-        resume=begun(folder),
-        seconds=run.manifest.seconds_for("grpo"),
-        counts=run.counts,
-        options=run.ledger.observers,
-    )
-    cost.update(steps=result.steps, tokens=_tokens(folder))
-    planned = run.recipe.grpo.max_steps
-    if result.steps < planned and result.stopped is None:
-        again = f"gradus run {run.folder / 'recipe.toml'} --set grpo.max_steps={result.steps} --out OTHER"
-        run.console.print(f"{result.steps} steps fitted the time; the same numbers again: {again}", highlight=False)
-
-
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     names = run.job.policies()
     stored = read_rollouts(run.rolled_out) if run.rolled_out else {}
@@ -195,88 +152,56 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
     """Write what the report browses. The shown advantages follow the credit of the recipe's GRPO."""
     config, spec = run.recipe.grpo, run.spec
     groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
-    trained = policies.get("grpo")
-    facts: dict[str, Any] = {"model": run.recipe.model.path or "nano"}
-    advantages = None
-    if isinstance(trained, ShelvedPolicy):
-        facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
-    if isinstance(trained, ShelvedPolicy | TinkerPolicy):
-        renderer = trained.words.renderer if isinstance(trained, TinkerPolicy) else trained.loaded.renderer
-        advantages = _advantages(config, run.grader, renderer)
-        tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
-        rolled_out = roll_out(
-            spec,
-            trained,
-            tasks,
-            group_size=config.group_size,
-            seed=run.recipe.seed,
-            key=("report",),
-            grader=run.grader,
-        )
-        groups = [*rolled_out.groups, *groups]
     cpu = f"{platform.machine()}, {os.cpu_count()} cores"
-    facts |= {"seed": run.recipe.seed, "date": datetime.now(UTC).date().isoformat()}
-    facts["hardware"] = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
+    facts: dict[str, Any] = {
+        "model": run.recipe.model.path or "nano",
+        "seed": run.recipe.seed,
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
+    }
     models = {name: policy for name, policy in policies.items() if isinstance(policy, ShelvedPolicy | TinkerPolicy)}
-    pieces = {name: _pieces(policy.tokenizer) for name, policy in models.items()}
-    prepare_report(
-        run.folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluation.flat
-    )
+    advantages = None
+    if (trained := models.get("grpo")) is not None:
+        if isinstance(trained, ShelvedPolicy):
+            facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
+        words = trained.words if isinstance(trained, TinkerPolicy) else trained.loaded
+        advantages = partial(_advantages, config.resolved(run.grader), run.grader, words.renderer)
+        tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
+        keyed = {"seed": run.recipe.seed, "key": ("report",)}
+        rolled_out = roll_out(spec, trained, tasks, group_size=config.group_size, grader=run.grader, **keyed)
+        groups = [*rolled_out.groups, *groups]
+    pieces = {name: partial(_pieces, policy.tokenizer) for name, policy in models.items()}
+    flat = evaluation.flat
+    prepare_report(run.folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=flat)
 
 
-def _pieces(tokenizer: Any) -> Callable[[Sequence[int]], list[str]]:
-    """Token ids to the text of each."""
-
-    def texts(ids: Sequence[int]) -> list[str]:
-        return [tokenizer.decode([token]) for token in ids]
-
-    return texts
+def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text of each token."""
+    return [tokenizer.decode([token]) for token in ids]
 
 
-def _empty_lists(count: int) -> list[list[float]]:
-    return [[] for _ in range(count)]
-
-
-def _means(turns: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of each turn's tokens; 0 for a turn without any."""
-    return [fmean(turn) if turn else 0.0 for turn in turns]
-
-
-def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
-    """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
-    config = config.resolved(grader)
-
-    def of_group(group: Group) -> list[list[float]]:
-        values = [_empty_lists(len(episode.turns)) for episode in group.episodes]  # of each token, by member and turn
-        graded = [
-            member
-            for member, episode in enumerate(group.episodes)
-            if episode.turns and episode.reward and episode.reward.value is not None
-        ]
-        for credited in credit_groups([group], config, renderer, weights=grader.weights):
-            assert credited.advantages is not None
-            turns = values[graded[credited.episode]]
-            advantages = cast(list[float], credited.advantages.tolist())
-            for turn, advantage in zip(ints(credited.turns), advantages, strict=True):
-                turns[turn].append(advantage)
-        return [_means(turns) for turns in values]
-
-    return of_group
-
-
-def _tokens(folder: Path) -> int:
-    """Tokens that a training stage went through, from its own metrics."""
-    records = read_metrics(folder / "metrics.jsonl")
-    return sum(int(record.get("tokens") or 0) for record in records if record.get("kind") in ("step", "sft", "distill"))
+def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer, group: Group) -> list[list[float]]:
+    """One advantage per turn of each member: the mean over the turn's tokens, by the run's own credit; 0 for a turn without any."""
+    sums = [np.zeros((2, len(episode.turns))) for episode in group.episodes]  # of advantages and of tokens, by turn
+    graded: list[int] = []
+    for member, episode in enumerate(group.episodes):
+        if episode.turns and episode.reward and episode.reward.value is not None:
+            graded.append(member)
+    for credited in credit_groups([group], config, renderer, weights=grader.weights):
+        assert credited.advantages is not None
+        of_turns, turns = sums[graded[credited.episode]], credited.turns.numpy()
+        np.add.at(of_turns[0], turns, credited.advantages.numpy())
+        np.add.at(of_turns[1], turns, 1)
+    return [(advantages / np.maximum(tokens, 1)).tolist() for advantages, tokens in sums]
 
 
 STAGES: Mapping[str, Stage] = {
     "model": (_do_model, section_of("model")),
     "audit": (_do_audit, section_of("audit", *GRADED)),
     "teach": (_do_teach, section_of("teach")),
-    "sft": (_do_sft, section_of("model", "teach", "sft")),
-    "distill": (_do_distill, section_of("model", "teach", "sft", "distill")),
-    "grpo": (_do_grpo, section_of(*TRAINED)),
+    "sft": (do_sft, section_of("model", "teach", "sft")),
+    "distill": (do_distill, section_of("model", "teach", "sft", "distill")),
+    "grpo": (do_grpo, section_of(*TRAINED)),
     "eval": (_do_eval, section_of(*TRAINED, "eval", "promises")),
     "doctor": (lambda run, cost: diagnose_run(run.folder, console=run.console), section_of(*TRAINED, "eval")),
 }
@@ -287,9 +212,3 @@ def stages_of(recipe: Recipe, only: Collection[str] | None = None) -> dict[str, 
     if only is not None:
         return {name: stage for name, stage in STAGES.items() if name == "model" or name in only}
     return {name: STAGES[name] for name in stage_names(recipe)}
-
-
-def _start(run: RunContext, stage: str) -> str:
-    """The checkpoint that a training stage begins with: of the last one before it that was begun in this folder."""
-    earlier = [name for name in TRAINING[: TRAINING.index(stage)] if name in run.stages]
-    return run.checkpoint(earlier[-1])
