@@ -12,16 +12,19 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fakes import echo, lamps
-from short_runs import grpo_config, lines, train
+from short_runs import Stopped, grpo_config, lines, stop_after, train
 
 from gradus.algorithms import algorithm_names
 from gradus.core import EnvironmentSpec
 from gradus.core.errors import ConfigError
+from gradus.environments.verifiable.from_rows import one_turn
 from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.training.config import GrpoConfig
 
 __all__ = ["healthy_run", "healthy_settings", "largest_shares"]
 
@@ -53,6 +56,7 @@ def healthy_settings(number: int) -> dict[str, Any]:
         "schedule": rng.choice(("constant", "linear", "cosine")),
         "warmup": rng.choice((0.0, 0.3)),
         "betas": rng.choice(((0.9, 0.95), (0.0, 0.95))),
+        "checkpoint_every": rng.choice((1, 2, 10)),
     }
     precision = rng.choice(({}, {}, {"dtype": "bfloat16"}, {"autocast": True}, {"backward": "bfloat16"}))
     settings |= precision
@@ -65,6 +69,8 @@ def healthy_settings(number: int) -> dict[str, Any]:
         "grammar": rng.random() < 0.5,
         "temperature": rng.choice((0.7, 1.0, 1.3)),
     }
+    if rng.random() < 0.2:
+        settings |= rng.choice(({"tasks": 24}, {"first_task": 5}, {"dynamic_sampling": 2}))
     if rng.random() < 0.15:
         sampling |= rng.choice(({"top_p": 0.9}, {"top_k": 5}))
     return {**settings, "sampling": sampling}
@@ -73,7 +79,19 @@ def healthy_settings(number: int) -> dict[str, Any]:
 def _environment(number: int) -> EnvironmentSpec:
     rng = random.Random(-number - 1)
     turns, restart = rng.choice((1, 2, 3)), rng.random() < 0.3
-    return rng.choice((echo(), lamps(turns=turns, restart=restart), lamps(turns=turns, restart=restart)))
+    environment = rng.choice((echo, sums, lamps, lamps))
+    return environment(turns=turns, restart=restart) if environment is lamps else environment()
+
+
+def sums() -> EnvironmentSpec:
+    """Rows of questions, a few of which are asked twice."""
+    rows = [{"question": f"{a} {b}", "answer": str((a + b) % 4)} for a in range(5) for b in range(5)]
+    return one_turn([*rows, *rows[:3]], rewards=[right])
+
+
+def right(completions: list[str], answer: list[str], **columns: Any) -> list[float]:
+    """A reward in TRL's signature."""
+    return [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
 
 
 def healthy_run(number: int, folder: Path) -> dict[str, Any]:
@@ -86,14 +104,25 @@ def healthy_run(number: int, folder: Path) -> dict[str, Any]:
     model = make_nano(folder / "model", spec.language.vocabulary(), SHAPES[number % len(SHAPES)], seed=number)
     steps = random.Random(number).choice((3, 4, 6, 12, 30))
     try:
-        config = grpo_config(max_steps=steps, validation_every=2 * (number % 2), **healthy_settings(number))
-        train(model, folder / "run", config, spec)
-        record: dict[str, Any] = {"worst": largest_shares(folder / "run")}
+        settings = healthy_settings(number)
+        if spec.language.grammar is None:
+            settings["sampling"] |= {"grammar": False}
+        config = grpo_config(max_steps=steps, validation_every=2 * (number % 2), **settings)
+        record: dict[str, Any] = {"worst": taken(model, folder / "run", config, spec, stop=number % 4 == 0)}
     except (ConfigError, ValueError) as error:
         record = {"refused": str(error)}
     KEPT.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(record), encoding="utf-8")
     return record
+
+
+def taken(model: Path, folder: Path, config: GrpoConfig, spec: EnvironmentSpec, *, stop: bool) -> dict[str, float]:
+    """Takes a run, broken off behind its second step and resumed if ``stop``."""
+    if stop:
+        with suppress(Stopped):
+            train(model, folder, config, spec, on_step=stop_after(2))
+    train(model, folder, config, spec, resume=stop)
+    return largest_shares(folder)
 
 
 def largest_shares(folder: Path) -> dict[str, float]:
