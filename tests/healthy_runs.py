@@ -1,4 +1,4 @@
-"""Healthy runs of all kinds, drawn by number: none of them may break a law. What has held is kept, so that 300 can be taken in parts.
+"""Healthy runs of all kinds, drawn by number: none of them may break a law. What has held is kept, so that 360 can be taken in parts.
 
 python tests/healthy_runs.py 0 60
 """
@@ -23,16 +23,25 @@ from gradus.algorithms import algorithm_names
 from gradus.core import EnvironmentSpec
 from gradus.core.errors import ConfigError
 from gradus.environments.verifiable.from_rows import one_turn
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
+from gradus.training.distill import train_distill
+from gradus.training.engine.prepare import prepare_model
+from gradus.training.lesson_config import DistillConfig, SftConfig
+from gradus.training.run.options import RunOptions
+from gradus.training.sft import train_sft
+from gradus.training.teachers import ScriptedTeacher
 
-__all__ = ["healthy_run", "healthy_settings", "largest_shares"]
+__all__ = ["healthy_run", "healthy_settings", "largest_shares", "teach"]
 
 SHAPES = (
     NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=512),
     NanoConfig(hidden_size=64, layers=3, heads=4, kv_heads=2, intermediate_size=192, context=512),
     NanoConfig(hidden_size=48, layers=1, heads=3, kv_heads=3, intermediate_size=96, context=512),
 )
+LESSONS = 300  # runs from this number on are SFT and distillation
 KEPT = Path(os.environ.get("GRADUS_HEALTHY", Path(tempfile.gettempdir()) / "gradus-healthy"))
 
 
@@ -104,6 +113,10 @@ def healthy_run(number: int, folder: Path) -> dict[str, Any]:
     model = make_nano(folder / "model", spec.language.vocabulary(), SHAPES[number % len(SHAPES)], seed=number)
     steps = random.Random(number).choice((3, 4, 6, 12, 30))
     try:
+        if number >= LESSONS:
+            lesson = (teach, distill)[number % 3 == 0]
+            lesson(model, folder / "run", spec, **lesson_settings(number))
+            return _keep(kept, {"worst": {}})
         settings = healthy_settings(number)
         if spec.language.grammar is None:
             settings["sampling"] |= {"grammar": False}
@@ -111,9 +124,51 @@ def healthy_run(number: int, folder: Path) -> dict[str, Any]:
         record: dict[str, Any] = {"worst": taken(model, folder / "run", config, spec, stop=number % 4 == 0)}
     except (ConfigError, ValueError) as error:
         record = {"refused": str(error)}
-    KEPT.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(record), encoding="utf-8")
+    return _keep(kept, record)
+
+
+def _keep(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record), encoding="utf-8")
     return record
+
+
+def lesson_settings(number: int) -> dict[str, Any]:
+    """Settings of SFT or distillation by chance: sizes, optimizer, precision, adapters, noise, short turns."""
+    rng = random.Random(number)
+    precision = rng.choice(({}, {}, {"dtype": "bfloat16"}, {"autocast": True}, {"backward": "bfloat16"}))
+    return {
+        "seed": number,
+        "batch_size": rng.choice((4, 8, 16)),
+        "lr": rng.choice((3e-4, 3e-3, 1e-2)),
+        "schedule": rng.choice(("constant", "linear", "cosine")),
+        "lora": rng.choice((None, None, {"rank": 4, "alpha": 8})),
+        "token_budget": rng.choice((80, 400, 4096)),
+        "history_noise": rng.choice((0.0, 0.0, 0.2)),
+        "short_turns": rng.choice((None, None, 1)),
+        "observations": rng.choice((0.0, 0.0, 0.3)),
+        "checkpoint_every": rng.choice((2, 5, 50)),
+        "max_steps": rng.choice((3, 6, 12)),
+        **precision,
+    }
+
+
+def teach(model: Path, folder: Path, spec: EnvironmentSpec | None = None, **changes: Any) -> None:
+    """SFT on 24 episodes of an environment's teacher."""
+    spec = spec or lamps()
+    tasks = [spec.train_task(index) for index in range(24)]
+    episodes = roll_out(spec, spec.policy(spec.teacher or "gold"), tasks).episodes
+    usual: dict[str, Any] = {"epochs": 4, "batch_size": 8, "threads": 1, "device": "cpu", "validation_share": 0.2}
+    train_sft(model, episodes, SftConfig(**{**usual, **changes}), folder, options=RunOptions(live=False))
+
+
+def distill(model: Path, folder: Path, spec: EnvironmentSpec, **settings: Any) -> None:
+    """Distillation from the environment's teacher."""
+    config = DistillConfig(**{"threads": 1, "device": "cpu", **settings})
+    loaded = prepare_model(model, config)
+    teacher = ScriptedTeacher(spec.policy(spec.teacher or "gold"), spec, loaded)
+    sampling = SamplingConfig(max_new_tokens=5)
+    train_distill(loaded, teacher, spec, config, folder, sampling=sampling, options=RunOptions(live=False))
 
 
 def taken(model: Path, folder: Path, config: GrpoConfig, spec: EnvironmentSpec, *, stop: bool) -> dict[str, float]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import lamps
-from healthy_runs import healthy_settings, largest_shares
+from healthy_runs import healthy_settings, largest_shares, teach
 from short_runs import Stopped, grpo_config, lines, stop_after, train
 
 from gradus.algorithms import LOSSES, Algorithm, LossResult
@@ -22,7 +22,7 @@ from gradus.core import ConfigError, Observation
 from gradus.policies.local import conversation, policy, sampling
 from gradus.policies.local.conversation import Conversation
 from gradus.rollouts.under_way import UnderWay
-from gradus.training import grpo, learner
+from gradus.training import grpo, learner, lesson_model, lessons, sft
 from gradus.training.config import GrpoConfig
 from gradus.training.data import tasks
 from gradus.training.data.sequences import TrainingSample
@@ -309,9 +309,40 @@ def test_a_healthy_run_breaks_no_law(lamps_model: Path, tmp_path: Path, number: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(300))
+@pytest.mark.parametrize("number", range(360))
 def test_no_healthy_run_is_stopped(number: int, tmp_path: Path) -> None:
     """Goes on where it was broken off: the folder of GRADUS_HEALTHY (by default in the temporary folder) keeps what has held."""
     from healthy_runs import healthy_run
 
     healthy_run(number, tmp_path)
+
+
+LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
+    ("text", sft, "text_sequences", then(without_ends)),
+    (
+        "text",
+        sft,
+        "text_sequences",
+        then(lambda samples: [replace(each, episode=each.episode ^ 1) for each in samples]),
+    ),
+    ("tasks", sft._SftLessons, "batch", lambda real: lambda self, step: real(self, 1)),
+    ("first_update", sft, "_likelihood", then(lambda learned: replace(learned, loss=2 * learned.loss))),
+    ("optimizer", lessons, "lr_at", then(lambda lr: 0.9 * lr)),
+    ("checkpoint", checkpoints.LocalState, "collect", stores_before),
+    ("records", lessons.RunFolder, "append", lambda real: lambda self, record: real(self, {**record, "step": 7})),
+    ("saved", lesson_model, "save_model", saves_rounded),
+]
+
+
+@pytest.mark.parametrize(("law", "module", "name", "fault"), LESSON_FAULTS)
+def test_a_fault_in_sft_breaks_its_law(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, law: str, module: Any, name: str, fault: Any
+) -> None:
+    monkeypatch.setattr(module, name, fault(getattr(module, name)))
+    with pytest.raises(LawBroken, match=f"law broken: {law}"):
+        teach(lamps_model, tmp_path / "run")
+
+
+def test_a_law_of_sft_can_be_left_out(lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sft, "text_sequences", then(without_ends)(sft.text_sequences))
+    teach(lamps_model, tmp_path / "run", laws={"off": ["text"]})

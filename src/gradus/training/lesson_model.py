@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.distributed.processes import share, total
+from gradus.training.distributed.processes import share, total, world
 from gradus.training.engine.fsdp import is_sharded, shard
 from gradus.training.engine.loss_step import PassBudget, apply_gradients, backward_passes
 from gradus.training.engine.optimizers import make_optimizer
@@ -44,6 +44,11 @@ class LocalLessonModel:
     def state(self) -> LocalState:
         """Weights and optimizer, as checkpoints store and restore them."""
         return LocalState(self.loaded.model, self.optimizer)
+
+    @property
+    def local_model(self) -> LoadedModel | None:
+        """The model, if this process alone holds it."""
+        return self.loaded if world().size == 1 and not is_sharded(self.loaded.model) else None
 
     def update(self, samples: Samples, lr: float) -> StepSums:
         """Takes the update of a step; this process computes its share of the samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -14,11 +15,17 @@ from torch import Tensor
 
 from gradus.core import child_rng, child_seed
 from gradus.core.metrics import SftRecord
+from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
+from gradus.training.laws.lessons import loss_again, lowest_again, plain_loss
+from gradus.training.laws.models import saved_again
+from gradus.training.laws.movement import scheduled_rate
+from gradus.training.laws.runner import LawBroken, LawRunner, NotMeasured
+from gradus.training.laws.storing import check_checkpoint, line_again
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, LocalState, TrainingState, go_back, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
@@ -181,6 +188,11 @@ class LessonModel(Protocol):
         """Weights and optimizer, as checkpoints store and restore them."""
         ...
 
+    @property
+    def local_model(self) -> LoadedModel | None:
+        """The model, if this process alone holds it."""
+        ...
+
     def update(self, samples: Samples, lr: float) -> StepSums:
         """Takes the optimizer update of a step."""
         ...
@@ -208,9 +220,17 @@ class LessonTrainer:
     def __init__(self, model: LessonModel, config: LessonConfig, folder: RunFolder, lessons: Lessons) -> None:
         self.model, self.config, self.folder, self.lessons = model, config, folder, lessons
         self.state = LessonState()
+        self.laws = LawRunner(frozenset(config.laws.off))
 
     def run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         """Takes all steps that remain, shows them, and writes ``best`` and ``final``."""
+        try:
+            return self._run(options, resume=resume)
+        except LawBroken as broken:
+            self.folder.append(broken.alert(self.laws.step))
+            raise
+
+    def _run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         if resume:
             self.restore()
         started = time.perf_counter()
@@ -229,6 +249,8 @@ class LessonTrainer:
         self.save("final")
         if self.state.best is None:  # nothing was held out
             self.save("best")
+        if self.folder.writing:
+            self.laws.check("records", lowest_again, self.folder.metrics, self.state.best)
         barrier()
         last = self.state.last
         return LessonResult(
@@ -257,6 +279,8 @@ class LessonTrainer:
                 state.last["validation_loss"] = record["validation_loss"]
                 state.last["validation_accuracy"] = record["validation_accuracy"]
             self.folder.append(record)
+            if self.laws.due and self.folder.writing:
+                self.laws.check("records", line_again, self.folder.metrics, record)
             last = state.step == self.lessons.steps or self.has_stalled
             due = state.step % self.config.checkpoint_every == 0 or last
             interrupted = any_of(interrupt.requested)
@@ -271,7 +295,16 @@ class LessonTrainer:
         samples = self.lessons.batch(step)
         n_tokens = sum(sample.actions for sample in samples)
         lr = lr_at(self.config, step, self.lessons.steps)
+        self.laws.step = step
+        if self.laws.due:
+            self.laws.check("optimizer", scheduled_rate, self.config, self.lessons.steps, step, lr)
+        again, model = None, self.model.local_model
+        if model is not None and step == 1 and self.lessons.kind == "sft":
+            with suppress(NotMeasured):
+                again = plain_loss(model, samples)
         sums = self.model.update(samples, lr)
+        if model is not None and again is not None:
+            self.laws.check("first_update", loss_again, sums.loss, again, model)
         seconds = time.perf_counter() - started
         record: SftRecord = {
             "kind": self.lessons.kind,
@@ -308,13 +341,25 @@ class LessonTrainer:
         state = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         save_checkpoint(self.folder.path, checkpoint, self.model.state)
+        self.check_checkpoint()
+
+    def check_checkpoint(self) -> None:
+        """Holds the newest checkpoint to the run in memory. Raises LawBroken."""
+        training = self.model.state
+        state = {name: value for name, value in vars(self.state).items() if name != "step"}
+        if isinstance(training, LocalState) and world().size == 1:
+            check_checkpoint(self.laws, self.folder.path, training, self.state.step, state)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint; without one to the beginning."""
         checkpoint = go_back(self.folder, self.model.state)
         if checkpoint is not None:
             self.state = LessonState(step=checkpoint.step, **checkpoint.state)
+            self.check_checkpoint()
 
     def save(self, name: str) -> None:
         """Writes the weights as they are to a folder of the run."""
         self.model.save(self.folder.path / name)
+        model = self.model.local_model
+        if model is not None:
+            self.laws.check("saved", saved_again, self.folder.path / name, model, bool(self.config.quantize))

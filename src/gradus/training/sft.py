@@ -20,6 +20,7 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
+from gradus.training.laws.lessons import epoch_again, lesson_text
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, LessonTrainer
@@ -61,9 +62,12 @@ def train_sft(
     try:
         store_splits(run_folder, {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))})
         lessons = _SftLessons(config, samples, held_out)
-        return LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons).run(
-            options, resume=resume
-        )
+        trainer = LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons)
+        trainer.laws.check("text", lesson_text, words.renderer, training, samples)
+        if not config.history_noise and config.short_turns is None:
+            epoch = [lessons.batch(step) for step in range(1, 1 + lessons.validation_every)]
+            trainer.laws.check("tasks", epoch_again, epoch, samples)
+        return trainer.run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
         raise

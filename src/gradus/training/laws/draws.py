@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,22 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.engine.forward import vocabulary_size
 from gradus.training.laws.credit import group_members
-from gradus.training.laws.runner import LawRunner, Pair
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
+
+_NUMBERS = 2**27  # of the logits of a pass
+
+
+def check_size(loaded: LoadedModel, tokens: int) -> None:
+    """Raises NotMeasured if the logits of so many tokens take too much memory."""
+    if tokens * vocabulary_size(loaded.model) > _NUMBERS:
+        raise NotMeasured(f"logits of at most {_NUMBERS} numbers")
+
+
+def _beginning(sample: TrainingSample, tokens: int) -> TrainingSample:
+    """The first tokens of a sample."""
+    return replace(sample.only(sample.positions < tokens), ids=sample.ids[:tokens])
 
 
 def plain_scores(loaded: LoadedModel, sampling: SamplingConfig, sample: TrainingSample) -> Tensor:
@@ -57,10 +72,14 @@ def check_draws(
 ) -> None:
     """Holds the log-probs and the random numbers of two samples of a step to a plain pass. Raises LawBroken."""
     exact = loaded.dtype == torch.float32 and not loaded.autocast and not config.quantize
-    for sample in samples[:: max(1, len(samples) - 1)]:
+    for whole in samples[:: max(1, len(samples) - 1)]:
         started = time.perf_counter()
+        sample = _beginning(whole, _NUMBERS // vocabulary_size(loaded.model))
         scores = plain_scores(loaded, config.sampling, sample).double().cpu()
         laws.seconds += time.perf_counter() - started
+        if not sample.actions:
+            laws.not_measured["draws"] = "an answer behind a shorter prompt"
+            continue
         laws.check("sampler", logprobs_again, scores, sample, 5e-4 if exact else 0.5)
         episode = group_members(groups)[sample.episode].episode
         if spec.stepping.by_content or spec.foreign:

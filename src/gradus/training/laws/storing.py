@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from gradus.core import Episode, Group
-from gradus.core.metrics import StepRecord
+from gradus.core.metrics import SftRecord, StepRecord
 from gradus.core.values import plain
 from gradus.rollouts import read_episodes
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
@@ -103,9 +103,10 @@ def _plain(episode: Episode) -> dict[str, Any]:
     return json.loads(json.dumps(plain(asdict(episode))))
 
 
-def line_again(metrics: Path, record: StepRecord) -> Iterator[Pair]:
-    """The last line of a step in the metrics is the record in memory."""
-    lines = [line for line in _last_lines(metrics) if line.startswith(b'{"kind": "step"')]
+def line_again(metrics: Path, record: StepRecord | SftRecord) -> Iterator[Pair]:
+    """The last line of this kind in the metrics is the record in memory."""
+    kind = json.dumps({"kind": record["kind"]}).removesuffix("}").encode()
+    lines = [line for line in _last_lines(metrics) if line.startswith(kind)]
     yield Pair(bool(lines), True, 0.0, f"{metrics.name}: whether it has the line of a step")
     stored = json.loads(lines[-1])
     parted = [name for name, value in record.items() if isinstance(value, int | str) and stored.get(name) != value]

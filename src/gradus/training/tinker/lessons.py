@@ -30,6 +30,10 @@ class ServedLessonModel:
         """Weights and optimizer, as checkpoints store and restore them."""
         return ServedState(self.weights)
 
+    @property
+    def local_model(self) -> None:
+        """None: the server has the weights."""
+
     def update(self, samples: Samples, lr: float) -> StepSums:
         """Takes the update of a step: the mean over the learned tokens, as a model in this process is taught."""
         remote = self.weights.remote
