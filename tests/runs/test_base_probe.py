@@ -16,13 +16,14 @@ from gradus.core.documents import MANIFEST
 from gradus.rewards import choose_rewards
 from gradus.runs.forecast.base_probe import load_base, way_out
 from gradus.runs.forecast.checks import check_job
-from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base
+from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base, needs_warm_start
 from gradus.runs.forecast.prompts import prompts_of, try_prompts
 from gradus.runs.forecast.subject import Circumstances
 from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
 from gradus.runs.job import Job, resolve
 from gradus.runs.manifest import Manifest
 from gradus.runs.recipe.load import load_recipe
+from gradus.stats import mean_interval
 
 REWARDS = """def nothing(completions, **columns):
     return [0.0 for _ in completions]
@@ -196,13 +197,32 @@ def test_a_base_without_a_signal_learns_reference_answers_first(folder: Path, tm
     assert fitted.recipe.teach.enabled
     assert fitted.recipe.teach.episodes <= fitted.environment.data_set.size("train")
     assert "sft" in fitted.policies()
-    assert any("reference answers comes first" in line for line in lines)
+    assert any("the reference answers, so SFT on" in line for line in lines)
     assert fitted_job(job, tmp_path, time="30m", fixed=(), anyway=False, tell=lines.append).recipe == fitted.recipe
     with pytest.raises(ConfigError, match="nothing to learn from here"):
         fitted_job(job, tmp_path / "b", time="30m", fixed=("teach.enabled",), anyway=False, tell=lines.append)
 
 
-def test_a_warm_start_may_take_half_of_the_time_and_ends_by_its_held_out_loss(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reward", "short", "fixed", "needs"),
+    [
+        (0.1, True, (), True),
+        (0.6, True, (), False),
+        (0.1, False, (), False),
+        (0.1, True, ("teach.enabled",), False),
+    ],
+)
+def test_a_base_with_a_signal_learns_short_reference_answers_first_if_they_earn_far_more(
+    reward: float, short: bool, fixed: tuple[str, ...], needs: bool, folder: Path
+) -> None:
+    """A base that counted vowels right in 10 of 100 answers had ten minutes of GRPO alone."""
+    job = short_job(folder)
+    rewards, varied = mean_interval([reward] * 8), mean_interval([0.0, 1.0])
+    probe = replace(look_at_base(job, time=None, fixed=("teach.enabled",)).probe, reward=rewards, varied=varied)
+    assert needs_warm_start(job, probe, fixed, short=short) is needs
+
+
+def test_a_warm_start_may_take_a_share_of_the_time_and_ends_by_its_held_out_loss(folder: Path, tmp_path: Path) -> None:
     """Thirty steps were planned whatever the time; after them counting words had just begun to be learned."""
     passes: list[int] = []
     for minutes in (2, 30):
@@ -210,7 +230,7 @@ def test_a_warm_start_may_take_half_of_the_time_and_ends_by_its_held_out_loss(fo
         fitted = fitted_job(short_job(folder), place, time=f"{minutes}m", fixed=(), anyway=True, tell=lambda line: None)
         plan = Manifest(place).extra("plan")["plan"]["seconds"]
         sft = fitted.recipe.sft
-        assert plan["sft"] <= 0.5 * 60 * minutes or sft.epochs == 1
+        assert plan["sft"] <= 0.6 * 60 * minutes or sft.epochs == 1
         assert sft.patience is not None
         passes.append(sft.epochs)
     assert passes[0] <= passes[1]

@@ -25,6 +25,9 @@ from gradus.training.distributed.processes import world
 ON_A_CPU = "1h"  # for a published model, unless a time is given
 _TAUGHT_ROWS = 512
 _TRIED_ANSWERS = 8
+_FAR = (
+    0.5  # of the reference answers' reward: a base below it learns faster from them than from its own few right answers
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +78,12 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     probe = probe_base(job, loaded, load_seconds)
     warm_changes, warm_start = {}, ""
     problem = None
-    if probe.silent and not job.recipe.teach.enabled:
-        if canwarm_start_settings(job, probe, fixed):
-            warm_changes = warm_start_settings(job)
-            warm_start = f"answers to too few questions differ in reward, so SFT on {warm_changes['teach.episodes']} reference answers comes first"
-        else:
-            why, remedy = way_out(probe, job.environment, job.recipe.grpo)
-            problem = f"the base has nothing to learn from here: {why}", remedy
+    if needs_warm_start(job, probe, fixed, short=trial is not None):
+        warm_changes = warm_start_settings(job)
+        warm_start = f"the base earns far less than the reference answers, so SFT on {warm_changes['teach.episodes']} of them comes first"
+    elif probe.silent and not job.recipe.teach.enabled:
+        why, remedy = way_out(probe, job.environment, job.recipe.grpo)
+        problem = f"the base has nothing to learn from here: {why}", remedy
     job = job.with_recipe(changed(job.recipe, warm_changes))
     if teaches_rows(job):
         probe = replace(probe, sft_step=sft_step_seconds(job, loaded))
@@ -96,17 +98,25 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     )
 
 
-def canwarm_start_settings(job: Job, probe: BaseProbe, fixed: Collection[str]) -> bool:
-    """Says if a run may begin with SFT on reference answers: they earn more than the base, and a person did not decide otherwise."""
+def needs_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str], *, short: bool) -> bool:
+    """Says if a run begins with SFT on reference answers: they earn far more than the base, and a person did not decide otherwise.
+
+    ``short``: answers are a few words. Then less than half of their reward is far; longer answers of a base that has a signal may reason,
+    which a bare reference answer would unlearn.
+    """
     spec = job.environment
-    if not isinstance(spec.data_set, TableTasks) or spec.teacher is None or "teach.enabled" in fixed:
+    decided = job.recipe.teach.enabled or "teach.enabled" in fixed
+    if decided or not isinstance(spec.data_set, TableTasks) or spec.teacher is None:
+        return False
+    if not (short or probe.silent):
         return False
     tasks = [spec.train_task(index) for index in range(_TRIED_ANSWERS)]
     rolled = roll_out(
         spec, spec.policy(spec.teacher), tasks, seed=job.recipe.seed, key=("reference",), grader=job.grader
     )
     reward = mean_interval([episode.reward.value if episode.reward else None for episode in rolled.episodes])
-    return reward.mean is not None and reward.mean > (probe.reward.mean or 0.0)
+    share = 1.0 if probe.silent else _FAR
+    return reward.mean is not None and share * reward.mean > (probe.reward.mean or 0.0)
 
 
 def warm_start_settings(job: Job) -> dict[str, Any]:

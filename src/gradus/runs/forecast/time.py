@@ -21,8 +21,9 @@ _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, 
 _JUDGED = 0.25  # of the time, at most, for the evaluation
 _TAUGHT = 0.6  # of the time, at most, for SFT; what it leaves is GRPO's
 _FEWEST = 30  # episodes of a condition
-_TEXT_AUDIT = 3.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
+_TEXT_AUDIT = 5.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
 _AUDIT_POLICIES = 5  # of the panel of an environment
+_CHECKED = 5.0  # what loading a model and comparing its sampler with a plain forward take, as a multiple of loading it
 _KEEPS = 2.0  # what loading and storing a model take in a training stage, as a multiple of loading it
 _TOLERANCE = 1.1  # a plan that is this much longer than the time is refused
 
@@ -204,7 +205,7 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     recipe, spec = job.recipe, job.environment
     grpo = recipe.grpo
     answer = probe.shorter(grpo)
-    seconds = {"model": probe.load, "audit": _audit_seconds(job, probe)}
+    seconds = {"model": _CHECKED * probe.load, "audit": _audit_seconds(job, probe)}
     if recipe.teach.enabled:
         seconds["teach"] = recipe.teach.episodes * probe.grading
         seconds["sft"] = _sft_seconds(recipe, probe, epochs=recipe.sft.epochs)
