@@ -103,7 +103,8 @@ def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatc
 
 def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path) -> None:
     job = job_with(folder, "letters")
-    probe = replace(look_at_base(job, time=None, fixed=()).probe, rollout=0.5, train=0.5, update=0.5, paid=None)
+    probe = replace(look_at_base(job, time=None, fixed=()).probe, rollout=0.5, train=0.5, update=0.5, load=0.5)
+    probe = replace(probe, paid=None)
 
     def plan(seconds: float, *fixed: str) -> TimePlan:
         return plan_time(job, probe, probe_seconds=5.0, limit=seconds, fixed=fixed)
