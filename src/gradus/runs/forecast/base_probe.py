@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ class BaseProbe:
     ``load``: of loading the model.
     ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
     answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward. ``error``: why the first answer without a reward has none.
-    ``sft_step``: seconds of a step of SFT on reference answers; None if it was not timed.
+    ``sft_step``: seconds of a step of SFT on reference answers; None if it was not timed. ``taught``: tokens of a reference answer, the
+    length of an answer after SFT; None if there is none.
     """
 
     reward: Interval
@@ -68,6 +70,7 @@ class BaseProbe:
     asks_for_tags: bool
     error: str
     sft_step: float | None = None
+    taught: float | None = None
 
     @property
     def silent(self) -> bool:
@@ -80,8 +83,11 @@ class BaseProbe:
         return sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
 
     def step_seconds(self, config: GrpoConfig) -> float:
-        """Returns the seconds of a step of GRPO here."""
-        episode = self.shorter(config) * (self.rollout + config.epochs * self.train)
+        """Returns the seconds of a step of GRPO here. After SFT answers are as long as those that were taught."""
+        rollout = self.rollout
+        if self.taught is not None:
+            rollout *= min(1.0, self.taught * len(self.lengths) / max(1, sum(self.lengths)))
+        episode = self.shorter(config) * (rollout + config.epochs * self.train)
         updates = config.epochs * config.minibatches
         return config.groups * config.group_size * episode + updates * self.update
 
@@ -203,9 +209,10 @@ def _training_seconds(
 ) -> tuple[float, float]:
     """Seconds of training on one episode, and of one update of the weights, from real steps with advantages of +1 and -1.
 
-    Two steps are taken and the second is timed: the first one also allocates the optimizer's state and compiles what is compiled. Raises
-    TrainingError if the clock says that a step takes no time.
+    Two steps are taken and the second is timed: the first one also allocates the optimizer's state and compiles what is compiled. Answers are
+    repeated to the size of a group of the run, which shares its prompt. Raises TrainingError if the clock says that a step takes no time.
     """
+    groups = [[*islice(cycle(members), config.group_size)] for members in groups]
     samples: list[TrainingSample] = []
     for number, members in enumerate(groups):
         for index, episode in enumerate(members):
@@ -227,8 +234,8 @@ def _training_seconds(
     return train / config.epochs / episodes, update / (config.epochs * config.minibatches)
 
 
-def sft_step_seconds(job: Job, loaded: LoadedModel) -> float:
-    """Times a step of SFT on reference answers. The second of two steps: the first one also allocates the optimizer's state."""
+def with_sft_step(probe: BaseProbe, job: Job, loaded: LoadedModel) -> BaseProbe:
+    """Returns the probe with a step of SFT on reference answers. The second of two is timed: the first also allocates the optimizer's state."""
     spec, config = job.environment, job.recipe.sft
     assert spec.teacher is not None
     tasks = [spec.train_task(index) for index in range(config.batch_size)]
@@ -237,7 +244,8 @@ def sft_step_seconds(job: Job, loaded: LoadedModel) -> float:
     model.update(lessons, config.lr)
     began = time.perf_counter()
     model.update(lessons, config.lr)
-    return time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    return replace(probe, sft_step=seconds, taught=sum(lesson.actions for lesson in lessons) / len(lessons))
 
 
 def _for_cut_answers(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gradus.core import ConfigError
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
-from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, sft_step_seconds, way_out
+from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, way_out, with_sft_step
 from gradus.runs.forecast.prompts import PromptTrial, try_prompts
 from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of, teaches_rows
 from gradus.runs.job import Job
@@ -86,7 +86,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
         problem = f"the base has nothing to learn from here: {why}", remedy
     job = job.with_recipe(changed(job.recipe, warm_changes))
     if teaches_rows(job):
-        probe = replace(probe, sft_step=sft_step_seconds(job, loaded))
+        probe = with_sft_step(probe, job, loaded)
     plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed, timed=seeds == 1)
     return BaseLook(
         trial=trial,

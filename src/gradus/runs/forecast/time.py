@@ -18,6 +18,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 _GROUPS = (16, 8, 4)
 _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, and more than most need
+_OFTEN = 5  # steps between validations, at least
 _JUDGED = 0.25  # of the time, at most, for the evaluation
 _TAUGHT = 0.6  # of the time, at most, for SFT; what it leaves is GRPO's
 _FEWEST = 30  # episodes of a condition
@@ -108,7 +109,7 @@ def plan_time(
     if limit is not None:
         fitted.shorten_answers()
         fitted.shorten_evaluation(_JUDGED * limit)
-        fitted.shorten_sft(_TAUGHT * limit)
+        fitted.shorten_sft(limit)
         fitted.choose_steps(limit, timed=timed and depends_on_no_length(job.recipe))
     return TimePlan(
         recipe=fitted.job.recipe,
@@ -166,11 +167,15 @@ class _Fitting:
             self.set_to("eval.episodes", max(min(_FEWEST, seeds), fewer))
 
     def shorten_sft(self, limit: float) -> None:
-        """Takes fewer passes of a warm start on rows."""
+        """Takes fewer passes of a warm start on rows: a share of the time, and no more than the shortest GRPO leaves."""
         if not teaches_rows(self.job):
             return
         recipe = self.job.recipe
-        fitting = [n for n in range(1, recipe.sft.epochs) if _sft_seconds(recipe, self.probe, epochs=n + 1) > limit]
+        shortest = recipe.grpo.model_copy(update={"groups": min(_GROUPS[-1], recipe.grpo.groups)})
+        others = {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe, 0), "sft": 0.0}
+        left = limit - sum(others.values()) - _LEAST * self.probe.step_seconds(shortest)
+        most = min(_TAUGHT * limit, left)
+        fitting = [n for n in range(1, recipe.sft.epochs) if _sft_seconds(recipe, self.probe, epochs=n + 1) > most]
         self.set_to("sft.epochs", min(fitting, default=recipe.sft.epochs))
 
     def choose_steps(self, limit: float, *, timed: bool) -> None:
@@ -179,6 +184,7 @@ class _Fitting:
         sizes = [size for size in _GROUPS if size <= recipe.grpo.groups]
         if self.is_fixed("grpo.groups") or not sizes:
             sizes = [recipe.grpo.groups]
+        self.set_to("grpo.validation_every", _OFTEN)  # while steps are counted; more of them are validated less often
         steps = 0
         for size in sizes:
             self.set_to("grpo.groups", size)
@@ -190,7 +196,7 @@ class _Fitting:
             steps = min(most, max(steps, _LEAST))
             self.steps = steps // 10 * 10 if steps >= 20 else steps
             self.set_to("grpo.max_steps", most if timed else self.steps)
-            self.set_to("grpo.validation_every", max(5, self.steps // 8))
+            self.set_to("grpo.validation_every", max(_OFTEN, self.steps // 8))
 
     def _fitting_steps(self, limit: float) -> int:
         without, with_one = (sum(stage_seconds(self.job, self.probe, steps).values()) for steps in (0, 1))
