@@ -146,7 +146,7 @@ def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], 
     sampling = SamplingConfig(max_new_tokens=size.new)
     plan = cache_plan(loaded)
     assert plan is not None
-    decoder = Decoder(loaded, sampling, plan, None, rows=len(rows), stops=loaded.renderer.stop_ids)
+    decoder = Decoder(loaded, sampling, plan, rows=len(rows), stops=loaded.renderer.stop_ids)
     uniforms = np.random.default_rng(seed).random((len(rows), size.new))
     answers = decoder.answer(
         [

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_models import WORDS, play, recomputed, sequences, starts
+from tiny_qwen2 import make_tiny_qwen2
 
-from gradus.core import Action, ConfigError, Observation, PolicyError, Request, StopReason
+from gradus.core import Action, Asked, ConfigError, Observation, PolicyError, Request, StopReason
 from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -59,6 +62,41 @@ def test_sampler_and_recomputation_agree_under_every_mask(loaded: Load, sampling
             assert len(words) == 3
             assert all(word in place for word, place in zip(words, GRAMMAR, strict=True))
             assert all(t in legal for t, legal in zip(action.tokens.action_ids, action.tokens.legal, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["words and bytes", "bytes"])
+def test_a_constrained_answer_fits_its_schema_and_both_sides_renormalize(loaded: Load, kind: str, tmp_path: Path):
+    """Of random weights, with both kinds of tokenizers; a call that asks for no form, or offers tools, is free."""
+    pytest.importorskip("outlines_core", reason="needs the extra constrain")
+    model = load_model(make_tiny_qwen2(tmp_path / "tiny"), tool_calls="json") if kind == "bytes" else loaded("qwen2")
+    fields = {"look": {"type": "boolean"}, "color": {"enum": ["red", "blau ä"]}, "n": {"type": "integer"}}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    tool = {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}}}
+    calls = [*[Asked(schema=schema)] * 6, Asked(), Asked(schema={})]
+    if kind == "bytes":
+        calls.append(Asked(schema=schema, tools=(tool,)))
+    sampling = SamplingConfig(max_new_tokens=64, constrain=True, temperature=0.9)
+    session = LocalPolicy(model, sampling).start(starts(len(calls), group_size=1))
+    seen = [Observation(text=f"w1 w{row}", asked=asked) for row, asked in enumerate(calls)]
+    actions = session.act([Request(row=row, observation=each) for row, each in enumerate(seen)])
+    assert [action.tokens.legal is not None for action in actions] == [True] * 6 + [False] * (len(calls) - 6)
+    ended = [action for action in actions[:6] if action.stop is None]
+    assert len(ended) > 2
+    for action in ended:
+        answer = json.loads(action.text)
+        assert (type(answer["look"]), type(answer["n"])) == (bool, int)
+        assert answer["color"] in ("red", "blau ä")
+    assert gap(model, [[action] for action in actions], sampling) < 2e-5
+
+
+def test_a_schema_that_no_grammar_can_follow_fails_its_answer_alone(loaded: Load):
+    pytest.importorskip("outlines_core", reason="needs the extra constrain")
+    session = LocalPolicy(loaded("qwen2"), SamplingConfig(constrain=True)).start(starts(2))
+    odd = Asked(schema={"type": "object", "properties": {"n": {"$ref": "#/$defs/none"}}})
+    seen = [Observation(text="w1", asked=asked) for asked in (odd, Asked())]
+    failed, other = session.act([Request(row=row, observation=each) for row, each in enumerate(seen)])
+    assert "cannot be constrained" in str(failed.failure)
+    assert other.failure is None
 
 
 @pytest.mark.parametrize("batch_size", [3, None])

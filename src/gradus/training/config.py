@@ -218,7 +218,7 @@ class GrpoConfig(TrainerConfig):
         reshaped = sampling.temperature != 1.0 or sampling.truncates
         rules = [
             (reshaped, "it trains the distribution at temperature 1", "set grpo.sampling.temperature = 1, without top_k and top_p"),
-            (sampling.grammar, "it enforces no grammar", "set grpo.sampling.grammar = false"),
+            (sampling.masks, "it enforces no grammar", "set grpo.sampling.grammar and grpo.sampling.constrain = false"),
             (self.entropy_coef, "it gives no entropies", "set grpo.entropy_coef = 0"),
             (self.observations, "it trains what was answered", "leave out grpo.observations"),
             (self.optimizer != "adamw", "it has Adam alone", "set grpo.optimizer = 'adamw'"),

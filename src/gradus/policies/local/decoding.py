@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.policies.local.grammar import GrammarState, WordGrammar
+from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel, evaluating
@@ -23,6 +23,7 @@ _WORTH_SHARING = 4  # tokens of a common prefix below which one forward more cos
 _PADDING = 1.5  # a prefill that would compute this many times its tokens is cut into batches of similar length
 _MASK_ENTRIES = 2**26  # rows x new tokens x positions of one forward; a mask of that many takes 256 MiB in float32
 _FIRST_CAPACITY = 256  # positions a row; doubled when they are used up
+Masks = dict[tuple[Grammar, Hashable], Tensor]  # what is legal in a state of a grammar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class Prompt:
     uniforms: Uniforms
     # How many tokens that are, at least 1.
     budget: int
+    # What its answer must follow.
+    grammar: Grammar | None = None
 
     @property
     def end(self) -> int:
@@ -60,7 +63,7 @@ class Answer:
 class Drawing:
     """Draws the answers to one batch of prompts, a token of some of them at a time.
 
-    ``masks``: what is legal in the states of a grammar, as far as they were made.
+    ``masks``: what is legal in the states of the grammars, as far as they were made.
     """
 
     def __init__(
@@ -68,17 +71,16 @@ class Drawing:
         prompts: Sequence[Prompt],
         sampling: SamplingConfig,
         stops: frozenset[int],
-        grammar: WordGrammar | None,
-        masks: dict[GrammarState, Tensor],
+        masks: Masks,
     ) -> None:
-        self.answers = {prompt.row: Answer(legal=[] if grammar else None) for prompt in prompts}
+        self._grammars = {prompt.row: prompt.grammar for prompt in prompts if prompt.grammar is not None}
+        self.answers = {prompt.row: Answer(legal=[] if prompt.grammar else None) for prompt in prompts}
         self._place_of = {prompt.row: place for place, prompt in enumerate(prompts)}
         # On the CPU: the numbers of one step are moved, not the table.
         self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
-        self._states = {prompt.row: grammar.begin() for prompt in prompts} if grammar else {}
+        self._states = {row: grammar.begin() for row, grammar in self._grammars.items()}
         self._sampling = sampling
         self._stops = stops
-        self._grammar = grammar
         self._masks = masks
 
     def draw(self, logits: Tensor, rows: Sequence[int], step: int) -> Tensor:
@@ -96,23 +98,29 @@ class Drawing:
             answer.ids.append(token)
             answer.logprobs.append(logprob)
             answer.stopped = token in self._stops
-            if self._grammar is not None and answer.legal is not None:
+            grammar = self._grammars.get(row)
+            if grammar is not None and answer.legal is not None:
                 state = self._states[row]
                 # The trainer needs what was legal to know the distribution that was drawn from.
-                answer.legal.append(self._grammar.legal(state))
+                answer.legal.append(grammar.legal(state))
                 if not answer.stopped:
-                    self._states[row] = self._grammar.advance(state, token)
+                    self._states[row] = grammar.advance(state, token)
         return tokens
 
     def _legal(self, logits: Tensor, rows: Sequence[int]) -> Tensor | None:
-        """(n, V) masks of the rows' states; each state's mask is made once."""
-        if self._grammar is None:
+        """(n, V) masks of the rows' states; each state's mask is made once. All is legal without a grammar."""
+        if not self._grammars:
             return None
-        states = [self._states[row] for row in rows]
-        for state in set(states).difference(self._masks):
-            legal = self._grammar.legal(state)
-            self._masks[state] = legal_mask(legal, logits.shape[-1], device=logits.device)
-        return torch.stack([self._masks[state] for state in states])
+        return torch.stack([self._mask(row, logits) for row in rows])
+
+    def _mask(self, row: int, logits: Tensor) -> Tensor:
+        grammar = self._grammars.get(row)
+        if grammar is None:
+            return torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        state = self._states[row]
+        if (grammar, state) not in self._masks:
+            self._masks[grammar, state] = legal_mask(grammar.legal(state), logits.shape[-1], device=logits.device)
+        return self._masks[grammar, state]
 
 
 def common_prefix(sequences: Sequence[TokenIds]) -> int:
@@ -159,7 +167,6 @@ class Decoder:
         loaded: LoadedModel,
         sampling: SamplingConfig,
         plan: MaskPlan,
-        grammar: WordGrammar | None,
         *,
         rows: int,
         stops: frozenset[int],
@@ -169,7 +176,6 @@ class Decoder:
         self._dtype = loaded.dtype
         self.sampling = sampling
         self._plan = plan
-        self._grammar = grammar
         causal: Any = causal_model(loaded.model)
         # The lean decoder knows one kind of mask, and attends by our own kernels.
         plain_attention = plan.window is None and causal.config._attn_implementation == "sdpa"
@@ -181,7 +187,7 @@ class Decoder:
         self._row_at = list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
         self._stops = stops
-        self._masks: dict[GrammarState, Tensor] = {}
+        self._masks: Masks = {}
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""
@@ -269,7 +275,7 @@ class Decoder:
 
     def _decode(self, prompt_of: Mapping[int, Prompt], rows: list[int], logits: Tensor) -> Mapping[int, Answer]:
         prompts = list(prompt_of.values())
-        drawing = Drawing(prompts, self.sampling, self._stops, self._grammar, self._masks)
+        drawing = Drawing(prompts, self.sampling, self._stops, self._masks)
         answers = drawing.answers
         budgets = {row: prompt.budget for row, prompt in prompt_of.items()}
         for step in range(max(budgets.values())):

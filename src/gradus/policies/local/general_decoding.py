@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList
 
-from gradus.policies.local.decoding import Answer, Drawing, Prompt
-from gradus.policies.local.grammar import GrammarState, WordGrammar
+from gradus.policies.local.decoding import Answer, Drawing, Masks, Prompt
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.sampling import NEVER, SamplingConfig
@@ -26,14 +25,11 @@ from gradus.policies.local.sampling import NEVER, SamplingConfig
 class GeneralDecoder:
     """As :class:`~gradus.policies.local.decoding.Decoder`, without a cache from turn to turn."""
 
-    def __init__(
-        self, loaded: LoadedModel, sampling: SamplingConfig, grammar: WordGrammar | None, stops: frozenset[int]
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, stops: frozenset[int]) -> None:
         self._loaded = loaded
         self.sampling = sampling
-        self._grammar = grammar
         self._stops = stops
-        self._masks: dict[GrammarState, Tensor] = {}
+        self._masks: Masks = {}
         self._read: dict[int, list[int]] = {}  # what each row has read and said, but for its last token
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
@@ -59,7 +55,7 @@ class GeneralDecoder:
         ids = [self._read[row] for row in rows]
         read = torch.tensor(ids, device=self._loaded.device)
         stops = sorted(self._stops)
-        drawing = Drawing(prompts, self.sampling, self._stops, self._grammar, self._masks)
+        drawing = Drawing(prompts, self.sampling, self._stops, self._masks)
         config = GenerationConfig(
             # The draw is ours; generate takes what is left over as the likeliest.
             do_sample=False,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Protocol
 
 from gradus.core import ConfigError
 from gradus.policies.local.text_ids import TokenIds
@@ -10,6 +11,22 @@ from gradus.policies.local.text_ids import TokenIds
 Encode = Callable[[str], Sequence[int]]
 # Readings of the tokens so far: (place, tokens of its word so far). The place behind the last one waits for a stop token.
 GrammarState = frozenset[tuple[int, TokenIds]]
+
+
+class Grammar(Protocol):
+    """A state machine over token ids."""
+
+    def begin(self) -> Any:
+        """The state before the first token of an answer."""
+        ...
+
+    def advance(self, state: Any, token: int) -> Hashable:
+        """The state after ``token``, which was legal in ``state``."""
+        ...
+
+    def legal(self, state: Any) -> TokenIds:
+        """Ids that may come next, sorted; never empty."""
+        ...
 
 
 class WordGrammar:

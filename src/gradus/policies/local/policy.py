@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import sys
 from collections.abc import Sequence
@@ -11,14 +12,15 @@ from functools import partial
 
 import torch
 
-from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request
+from gradus.core import Action, Asked, ConfigError, EpisodeStart, Observation, PolicyError, Request
 from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.decoding import Answer, Decoder, Prompt, common_prefix
 from gradus.policies.local.general_decoding import GeneralDecoder
-from gradus.policies.local.grammar import WordGrammar
+from gradus.policies.local.grammar import Grammar, WordGrammar
 from gradus.policies.local.kv_cache import cache_plan
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
+from gradus.policies.local.schema_grammar import SchemaGrammar
 
 
 class LocalPolicy:
@@ -61,6 +63,7 @@ class LocalPolicy:
             # The grammar spells words as the tokenizer does in a line, without added tokens.
             encode = partial(loaded.tokenizer.encode, add_special_tokens=False)
             self.grammar = WordGrammar(grammar, encode, loaded.renderer.stop_ids)
+        self._schemas: dict[str, SchemaGrammar] = {}
         self.plan = cache_plan(loaded)
         self.name = name
 
@@ -71,8 +74,22 @@ class LocalPolicy:
         """
         stops = self.loaded.renderer.stop_ids if stops is None else stops
         if self.plan is None:
-            return GeneralDecoder(self.loaded, self.sampling, self.grammar, stops)
-        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows, stops=stops)
+            return GeneralDecoder(self.loaded, self.sampling, stops)
+        return Decoder(self.loaded, self.sampling, self.plan, rows=rows, stops=stops)
+
+    def grammar_for(self, request: Asked) -> Grammar | None:
+        """Returns what an answer must follow: the environment's grammar, or the schema that a call asks for.
+
+        An answer that may call a tool instead, or that goes on from a beginning, is not constrained; nor is one to an empty schema.
+        """
+        free = request.tools or request.prefill or not request.schema
+        if free or not self.sampling.constrain:
+            return self.grammar
+        name = json.dumps(request.schema, sort_keys=True)
+        if name not in self._schemas:
+            stops = self.loaded.renderer.stop_ids
+            self._schemas[name] = SchemaGrammar(request.schema or {}, self.loaded.tokenizer, stops)
+        return self._schemas[name]
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""
@@ -188,6 +205,7 @@ class LocalSession:
             new=turn.prompt[past:],
             uniforms=turn_uniforms(turn.key, turn.number, longest),
             budget=turn.room(longest, self._policy.loaded.context, "model"),
+            grammar=self._policy.grammar_for(turn.request),
         )
         return _Reading(episode=episode, turn=turn, prompt=prompt)
 

@@ -40,6 +40,9 @@ class SamplingConfig(BaseModel):
     )
     max_new_tokens: int = Field(default=64, ge=1, description="Longest answer, in tokens.")
     grammar: bool = Field(default=False, description="Only legal tokens may be drawn, if the environment names them.")
+    constrain: bool = Field(
+        default=False, description="An answer of which a schema is asked follows it (needs the extra constrain)."
+    )
     greedy: bool = Field(
         default=False, description="Take the likeliest token; its log-prob is 0, for the distribution is one point."
     )
@@ -53,6 +56,11 @@ class SamplingConfig(BaseModel):
         return self
 
     @property
+    def masks(self) -> bool:
+        """Says whether a grammar may leave out tokens."""
+        return self.grammar or self.constrain
+
+    @property
     def truncates(self) -> bool:
         """Says whether top-k or top-p leave out tokens."""
         return self.top_k > 0 or self.top_p < 1.0
@@ -61,7 +69,7 @@ class SamplingConfig(BaseModel):
         """These settings with another temperature (0 is greedy) or another limit; None leaves them as they are."""
         longest = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         if temperature == 0:
-            return SamplingConfig(max_new_tokens=longest, grammar=self.grammar, greedy=True)
+            return SamplingConfig(max_new_tokens=longest, grammar=self.grammar, constrain=self.constrain, greedy=True)
         changes: dict[str, object] = {"max_new_tokens": longest}
         if temperature is not None:
             changes |= {"temperature": temperature, "greedy": False}

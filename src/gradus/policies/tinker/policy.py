@@ -65,8 +65,8 @@ class TinkerPolicy:
         name: str = "tinker",
         counts: TokenCounts | None = None,
     ) -> None:
-        if sampling.grammar:
-            raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
+        if sampling.masks:
+            raise ConfigError("a server enforces no grammar; set sampling.grammar and sampling.constrain = false")
         self.service = service
         self.client = client
         self.words = words

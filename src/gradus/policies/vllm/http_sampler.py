@@ -51,8 +51,8 @@ class HttpSampler:
         retries: int = 4,
         name: str | None = None,
     ) -> None:
-        if sampling.grammar:
-            raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
+        if sampling.masks:
+            raise ConfigError("a server enforces no grammar; set sampling.grammar and sampling.constrain = false")
         self.model = model
         self.renderer = renderer
         self.sampling = sampling

@@ -155,7 +155,7 @@ def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: H
     tokens, sampled = _tokens(config, lengths)
     entries = tokens * sampled * shape.vocabulary
     sampling = config.sampling
-    sorted_pieces = sampling.top_k or sampling.top_p < 1.0 or sampling.grammar or config.entropy_coef
+    sorted_pieces = sampling.top_k or sampling.top_p < 1.0 or sampling.masks or config.entropy_coef
     whole = sorted_pieces or shape.finishes_logits or hardware.kind != "cpu"
     if whole and entries <= MAX_LOGITS:
         return float(5 * 4 * entries)
