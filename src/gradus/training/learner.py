@@ -20,8 +20,9 @@ from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.laws.first_update import UpdateLaws
-from gradus.training.laws.models import StillModels, saved_again
+from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.storing import folder_again
 from gradus.training.laws.tokens import check_samples
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
@@ -127,6 +128,7 @@ class Learner:
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = options.sampler is None or bool(config.validation_every) or config.lora is not None
         self._inference_model = shard(self.model, samples=samples)
+        self._loaded_again = False  # a model folder; that they load is asked once
         self._push_weights = options.push_weights
         self._teacher = options.teacher(self.model) if options.teacher and config.distill_coef else None
         self.optimizer = make_optimizer(self.model.model, config)
@@ -206,5 +208,8 @@ class Learner:
         """Writes the model as it is, which every command takes; returns the folder."""
         save_model(Path(folder), self._inference_model)
         if self._still is not None:
-            self.laws.check("saved", saved_again, Path(folder), self.model, bool(self.config.quantize))
+            self.laws.check("saved", folder_again, Path(folder), self.model.model)
+            if not self._loaded_again:
+                self.laws.check("saved", loaded_again, Path(folder), self.model, bool(self.config.quantize))
+                self._loaded_again = True
         return Path(folder)

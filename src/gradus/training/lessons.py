@@ -20,10 +20,10 @@ from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.laws.lessons import loss_again, lowest_again, plain_loss
-from gradus.training.laws.models import saved_again
+from gradus.training.laws.models import loaded_again
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken, LawRunner, NotMeasured
-from gradus.training.laws.storing import check_checkpoint, line_again
+from gradus.training.laws.storing import check_checkpoint, folder_again, line_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, LocalState, TrainingState, go_back, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -362,4 +362,6 @@ class LessonTrainer:
         self.model.save(self.folder.path / name)
         model = self.model.local_model
         if model is not None:
-            self.laws.check("saved", saved_again, self.folder.path / name, model, bool(self.config.quantize))
+            self.laws.check("saved", folder_again, self.folder.path / name, model.model)
+        if model is not None and name == "final":
+            self.laws.check("saved", loaded_again, self.folder.path / name, model, bool(self.config.quantize))

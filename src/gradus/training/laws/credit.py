@@ -55,8 +55,9 @@ def advantages_again(
     samples: Sequence[TrainingSample],
     config: GrpoConfig,
     renderer: Renderer,
+    every: int,
 ) -> Iterator[Pair]:
-    """The advantage of each token, by group; the one that differs most."""
+    """The advantage of each token of one sample in ``every``, by group; the one that differs most."""
     if config.algorithm not in _CENTERS:
         raise NotMeasured(f"an algorithm of Gradus's that looks at rewards, not {config.algorithm}")
     members = group_members(groups)
@@ -68,7 +69,7 @@ def advantages_again(
     else:
         values = _turn_values(members, config, spans)
     largest = max(float(np.abs(values).max()), 1e-6)
-    for sample in samples:
+    for sample in samples[::every]:
         assert sample.advantages is not None
         member = members[sample.episode]
         for turn in sorted(set(ints(sample.turns))):

@@ -32,7 +32,7 @@ _AVERAGES = {
     **dict.fromkeys(("grpo", "gspo"), "sequences"),
     "dr_grpo": "budget",
 }
-_MEMBERS = 4  # of a group, that are cut in two ways
+_MEMBERS = 2  # of a group, that are cut in two ways
 
 
 @dataclass

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
 from gradus.training.laws.runner import NotMeasured, Pair
-from gradus.training.laws.storing import folder_again
 
 _LENGTH = 32  # drawn ids
 _LARGEST = 2**31  # bytes of a model that is held a second time
@@ -70,9 +69,8 @@ class StillModels:
         self._moved = float((probe(self._loaded.model) - self._start).abs().mean())
 
 
-def saved_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator[Pair]:
-    """A model folder has the tensors in memory by name; loaded again, it has their log-probs."""
-    yield from folder_again(folder, loaded.model)
+def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator[Pair]:
+    """A model folder, loaded again, has the log-probs of the model in memory."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
     if size > _LARGEST or quantized:
         raise NotMeasured("a second model of this size in memory")

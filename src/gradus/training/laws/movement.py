@@ -18,7 +18,7 @@ from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.runner import NotMeasured, Pair, apart, norm_of
 from gradus.training.trainer_config import OptimizerConfig
 
-_NUMBERS = 2**20  # so many weights, at least, are computed again
+_NUMBERS = 2**18  # so many weights, at least, are computed again
 _EPSILON = 1e-8  # AdamW's
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # of Muon (Jordan et al., 2024), applied five times to the singular values
 Kept = Mapping[str, Tensor]
@@ -104,7 +104,7 @@ class Movement:
 
 
 def drawn_tensors(model: nn.Module, seed: int, step: int) -> list[tuple[str, nn.Parameter]]:
-    """Returns trainable tensors by chance, until they hold a million numbers: all of a small model."""
+    """Returns trainable tensors by chance, until they hold 2**18 numbers."""
     named = list(trainable(model).items())
     child_rng(seed, "laws", step).shuffle(named)
     sizes = accumulate(tensor.numel() for _, tensor in named)

@@ -21,6 +21,7 @@ from gradus.rollouts import read_episodes
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 from gradus.training.run.checkpoints import LocalState
 
+_EPISODES = 4  # of a file, that are compared field by field
 _LARGEST = 2**31  # bytes that are read back
 _OPEN: Any = safe_open  # it has no types
 Record = Mapping[str, Any]
@@ -71,6 +72,8 @@ def _differing(first: Any, second: Any) -> int:
     """How many numbers of two nested documents of tensors differ; what only one has counts as one."""
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape:
         one, other = first.detach().cpu(), second.detach().cpu()
+        if one.dtype == other.dtype and one.equal(other):
+            return 0
         return int((one != other).logical_and(~(one.isnan() & other.isnan())).sum()) + (one.dtype != other.dtype)
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         one, other = cast(Mapping[Any, Any], first), cast(Mapping[Any, Any], second)
@@ -94,8 +97,10 @@ def episodes_again(path: Path, groups: Sequence[Group]) -> Iterator[Pair]:
     stored = read_episodes(path).episodes
     episodes = [episode for group in groups for episode in group.episodes]
     yield Pair(len(stored), len(episodes), 0.0, f"the episodes in {path.name}")
-    for number, (first, second) in enumerate(zip(stored, episodes, strict=True)):
-        parted = sorted(name for name, value in _plain(first).items() if value != _plain(second)[name])
+    some = list(enumerate(zip(stored, episodes, strict=True)))[:: max(1, len(stored) // _EPISODES)]
+    for number, (first, second) in some:
+        stored_fields, memory_fields = _plain(first), _plain(second)
+        parted = sorted(name for name in memory_fields if stored_fields[name] != memory_fields[name])
         yield Pair(len(parted), 0.0, 0.0, f"{path.name}, episode {number}: fields that differ ({', '.join(parted)})")
 
 

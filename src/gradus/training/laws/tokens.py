@@ -14,6 +14,7 @@ from gradus.training.laws.credit import advantages_again, group_members
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 
 _EPISODES = 8  # whose text is looked at
+_EVERY = 4  # behind the first step one in so many episodes is looked at
 Token = tuple[int, int, float]  # place within the answer, id, log-prob
 
 
@@ -27,25 +28,29 @@ def check_samples(
 ) -> None:
     """Holds the samples of a step to its stored episodes and rewards. Raises LawBroken."""
     if laws.due:
-        laws.check("tokens", tokens_again, groups, samples, stop_ids)
+        every = 1 if laws.step == 1 else _EVERY
+        laws.check("tokens", tokens_again, groups, samples, stop_ids, every)
         laws.check("text", text_again, groups, renderer)
-        laws.check("credit", advantages_again, groups, samples, config, renderer)
+        laws.check("credit", advantages_again, groups, samples, config, renderer, every)
 
 
 def tokens_again(
-    groups: Sequence[Group], samples: Sequence[TrainingSample], stop_ids: frozenset[int] | None
+    groups: Sequence[Group], samples: Sequence[TrainingSample], stop_ids: frozenset[int] | None, every: int
 ) -> Iterator[Pair]:
-    """The trained tokens of each answer, and what stands before them. ``stop_ids``: one of them ends each answer that no limit cut."""
+    """The trained tokens of answers, and what stands before them. ``stop_ids``: one of them ends each answer that no limit cut.
+
+    ``every``: one in so many episodes is looked at.
+    """
     members = group_members(groups)
     samples_of: dict[tuple[int, int], TrainingSample] = {}
-    for sample in samples:
+    for sample in (each for each in samples if each.episode % every == 0):
         place = f"episode {sample.episode}: the group of its sample"
         yield Pair(sample.key[0], members[sample.episode].group, 0.0, place)
         for turn in sorted(set(ints(sample.turns))):
             yield Pair(
                 samples_of.setdefault((sample.episode, turn), sample) is sample, True, 0.0, f"{place}, trained once"
             )
-    for number, member in enumerate(members):
+    for number, member in list(enumerate(members))[::every]:
         for index, turn in enumerate(member.episode.turns):
             if turn.tokens is None or turn.undelivered or not turn.tokens.action_ids:
                 continue
