@@ -40,6 +40,15 @@ TOY: Mapping[str, Any] = {
     "grpo.sampling.max_new_tokens": 28,  # a right answer of the shop has 26
     "eval.episodes": 2,
 }
+# Eight bits need bitsandbytes, and vLLM a server.
+WITHOUT_A_CARD: Mapping[str, Any] = {
+    "environment": f"gsm8k:{Path(__file__).parents[1] / 'data/gsm8k_excerpt.jsonl'}",
+    "grpo.sampling.max_new_tokens": 40,  # a right answer has 29
+    "grpo.optimizer": "adamw",
+    "grpo.sampler": "local",
+    "grpo.sampler_url": None,
+    "grpo.correction": None,
+}
 
 
 def files(suffix: str) -> list[str]:
@@ -79,8 +88,10 @@ def skip_without_its_package(name: str) -> None:
 def test_a_recipe_runs_all_stages(name: str, model: Path) -> None:
     skip_without_its_package(name)
     options: dict[str, Any] = {"settings": TOY, "out": "run", "anyway": True}  # a fresh model has nothing to learn from
-    if name.startswith("published/"):
+    if name.startswith(("published/", "cards/")):
         options["model"] = model
+    if name.startswith("cards/"):
+        options["settings"] = {**TOY, **WITHOUT_A_CARD}
     run = gradus.run(EXAMPLES / name, **options)
     assert run.results["conditions"]
 

@@ -19,6 +19,7 @@ from gradus.policies.local.settings import read_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.stages.training_stages import weights_to_server
 from gradus.training.config import GrpoConfig
+from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions
@@ -99,5 +100,32 @@ def test_without_bitsandbytes_it_says_what_to_install(lamps_model: Path, monkeyp
     monkeypatch.setattr("gradus.policies.local.loading.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"gradus-rl\[quantized\]"):
         load_model(lamps_model, quantize="4bit")
+    with pytest.raises(ConfigError, match=r"optimizer = 'adamw_8bit' needs .*gradus-rl\[quantized\]"):
+        make_optimizer(load_model(lamps_model).model, settings(optimizer="adamw_8bit", lora=None))
+    with pytest.raises(ConfigError, match="needs a GPU and the package flash-attn; leave attention out"):
+        load_model(lamps_model, attention="flash_attention_2")
+    with pytest.raises(ValueError, match="dropout of adapters must be 0"):
+        LoraConfig(dropout=0.05)
     with pytest.raises(ValueError, match="set lora, or leave quantize out"):
         settings(quantize="4bit", lora=None)
+
+
+@needs_bitsandbytes
+def test_moments_of_eight_bits_train_and_go_on_as_they_were(lamps_model: Path, tmp_path: Path) -> None:
+    config = settings(optimizer="adamw_8bit", lora=None, max_steps=3, checkpoint_every=1)
+    whole = train_grpo(lamps_model, lamps(), config, tmp_path / "whole", options=GrpoOptions(live=False))
+    asked: list[bool] = []
+
+    def stop_after_one() -> bool:
+        asked.append(True)
+        return len(asked) > 1
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grpo(
+            lamps_model, lamps(), config, tmp_path / "part", options=GrpoOptions(live=False, stop=stop_after_one)
+        )
+    rest = train_grpo(lamps_model, lamps(), config, tmp_path / "part", resume=True, options=GrpoOptions(live=False))
+    weights, begun = (load_model(folder).model.state_dict() for folder in (whole.final, lamps_model))
+    assert any(not torch.equal(weights[name], begun[name]) for name in begun)
+    same = load_model(rest.final).model.state_dict()
+    assert all(torch.equal(weights[name], same[name]) for name in weights)

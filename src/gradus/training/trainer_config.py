@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gradus.policies.local.cpu.support import Autocast
+from gradus.policies.local.settings import Attention
 from gradus.training.law_names import LawName
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -19,9 +20,9 @@ class OptimizerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    optimizer: Literal["adamw", "muon"] = Field(
+    optimizer: Literal["adamw", "adamw_8bit", "muon"] = Field(
         default="adamw",
-        description="`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
+        description="`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps. `adamw_8bit` keeps AdamW's moments in eight bits, by bitsandbytes.",
     )
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
     muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
@@ -76,9 +77,20 @@ class LoraConfig(BaseModel):
 
     rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
     alpha: int = Field(default=32, gt=0, description="The adapters are scaled by alpha / rank.")
+    dropout: float = Field(default=0.0, description="Must be 0.")
     targets: Literal["all-linear"] | tuple[str, ...] = Field(
         default="all-linear", description="Names of layers, as in `q_proj`, or `all-linear`."
     )
+
+    @field_validator("dropout")
+    @classmethod
+    def _no_dropout(cls, value: float) -> float:
+        """The sampler has none, so the ratio would differ from 1 before the first update."""
+        if value:
+            raise ValueError(
+                f"dropout of adapters must be 0, got {value:g}: the trainer would not compute what was sampled; leave it out"
+            )
+        return value
 
 
 class LawsConfig(BaseModel):
@@ -108,8 +120,10 @@ class TrainerConfig(OptimizerConfig):
         description="Of the weights: float32, bfloat16, or `auto`, float32 on a CPU and bfloat16 on a GPU.",
     )
     device: str = Field(default="auto", description="`auto` is the first GPU if there is one.")
-    attention: Literal["sdpa", "eager"] | None = Field(
-        default=None, description="The kernel; what the model was trained with, else sdpa if the architecture has it."
+    attention: Attention | None = Field(
+        default=None,
+        description="The kernel; what the model was trained with, else sdpa if the architecture has it. `flash_attention_2` needs a GPU and "
+        "the package flash-attn; most models are trained by Gradus's own attention over shared prompts all the same.",
     )
     autocast: Autocast = Field(
         default=False,

@@ -20,7 +20,7 @@ from gradus.policies.local.cpu.float32_linear import use_faster_products
 from gradus.policies.local.cpu.support import Autocast, autocasts
 from gradus.policies.local.folders import adapter_base, check_model_source, model_kind, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
-from gradus.policies.local.settings import ModelSettings, read_settings
+from gradus.policies.local.settings import Attention, ModelSettings, read_settings
 from gradus.policies.one_at_a_time import quiet_transformers
 
 _MOST_LAYERS = 1000
@@ -61,7 +61,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     autocast: Autocast = False,
     device: str | torch.device = "auto",
-    attention: Literal["sdpa", "eager"] | None = None,
+    attention: Attention | None = None,
     keep_history: bool | None = None,
     template_options: Mapping[str, Any] | None = None,
     tool_calls: ToolCalls | None = None,
@@ -75,7 +75,7 @@ def load_model(
         dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
         autocast: compute in bfloat16 around the weights; ``auto`` does so on a GPU, and on a CPU with instructions for it.
         device: ``auto`` is the first GPU if there is one.
-        attention: ``sdpa`` or ``eager``. None: what the model was trained with, else sdpa if the architecture has it.
+        attention: ``sdpa``, ``eager`` or ``flash_attention_2``. None: what the model was trained with, else sdpa if the architecture has it.
         keep_history, template_options, tool_calls: see :class:`~gradus.policies.local.chat_template.ChatTemplate`. None: as the model was
             trained.
         quantize: ``4bit`` keeps the weights of linear layers in four bits (NF4, by bitsandbytes), for training adapters on them.
@@ -106,6 +106,8 @@ def load_model(
     place = _device(device)
     number_type = _dtype(dtype, place)
     options: dict[str, Any] = {"dtype": number_type, "attn_implementation": settings.attention}
+    if settings.attention == "flash_attention_2" and (place.type == "cpu" or find_spec("flash_attn") is None):
+        raise ConfigError("attention = 'flash_attention_2' needs a GPU and the package flash-attn; leave attention out")
     if settings.quantize == "4bit":
         options |= _four_bits(number_type, place)
     tokenizer, model = _load_parts(base, tokenizer_source(base, name), options)
@@ -242,19 +244,17 @@ def _published_dtype(base: str) -> str:
     return str(config.dtype or "float32").removeprefix("torch.")
 
 
-def check_quantize(quantize: str | None) -> None:
-    """Raises ConfigError if the package of quantized weights is missing; does not import it."""
-    if quantize == "4bit" and find_spec("bitsandbytes") is None:
-        raise ConfigError(
-            "quantize = '4bit' needs bitsandbytes; pip install 'gradus-rl[quantized]', or leave quantize out"
-        )
+def require_bitsandbytes(setting: str) -> None:
+    """Raises ConfigError if the package that ``setting`` needs is missing; does not import it."""
+    if find_spec("bitsandbytes") is None:
+        raise ConfigError(f"{setting} needs bitsandbytes; pip install 'gradus-rl[quantized]', or leave it out")
 
 
 def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     """Returns the arguments by which transformers loads linear layers as NF4 (arXiv 2305.14314)."""
     from transformers import BitsAndBytesConfig
 
-    check_quantize("4bit")
+    require_bitsandbytes("quantize = '4bit'")
     config = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

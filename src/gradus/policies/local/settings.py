@@ -14,6 +14,8 @@ from gradus.policies.local.sampling import SamplingConfig
 SETTINGS_FILE = "gradus.json"
 _ROOM = 256  # tokens of an answer outside the environment, whose own answers may be a few
 
+Attention = Literal["sdpa", "eager", "flash_attention_2"]
+
 
 class ModelSettings(BaseModel):
     """The settings that a model's answers depend on, besides its weights and its tokenizer."""
@@ -36,7 +38,7 @@ class ModelSettings(BaseModel):
     # How calls of tools are written: as the chat template has it, as lines of JSON, or as fits the template.
     tool_calls: Literal["auto", "template", "json"] = "auto"
     # The attention of transformers that computed it; None for transformers' own choice.
-    attention: Literal["sdpa", "eager"] | None = None
+    attention: Attention | None = None
     # The weights that adapters were trained on: in four bits (QLoRA), or as they are.
     quantize: Literal["none", "4bit"] = "none"
     # The dtype that the base model was published in. A checkpoint has that of its training.

@@ -82,7 +82,7 @@ def _trained_state(shape: ModelShape, config: GrpoConfig, hardware: Hardware) ->
     """Gradients, masters and moments, in float32: weights of 16 bits have masters of 32, adapters need none."""
     trained = float(trained_parameters(shape, config))
     inside = min(trained, shape.matrices)
-    moments = {"adamw": 8.0 * trained, "muon": 4.0 * inside + 8.0 * (trained - inside)}
+    moments = {"adamw": 8.0 * trained, "adamw_8bit": 2.0 * trained, "muon": 4.0 * inside + 8.0 * (trained - inside)}
     rounded = config.lora is None and weight_bytes(config, hardware) == 2
     state = {"gradients": 4.0 * trained, "optimizer": moments[config.optimizer]}
     return {**state, "masters": 4.0 * trained} if rounded else state

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.findings import Finding
-from gradus.policies.local.loading import check_quantize
+from gradus.policies.local.loading import require_bitsandbytes
 from gradus.runs.forecast.subject import Subject, failed, passed, warned
 from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.policies import require_policy, teacher_name
@@ -53,7 +53,10 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda name=name: spec.tasks(name)
     yield lambda: _enough_tasks(subject)
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
-        yield lambda config=config: check_quantize(config.quantize)
+        if config.quantize:
+            yield lambda: require_bitsandbytes("quantize = '4bit'")
+        if config.optimizer == "adamw_8bit":
+            yield lambda: require_bitsandbytes("optimizer = 'adamw_8bit'")
     yield lambda: check_trackers(recipe.trackers)
     yield lambda: subject.job.schedule()
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.policies.local.cpu.support import lacks_bfloat16
+from gradus.policies.local.loading import require_bitsandbytes
 from gradus.training.distributed.processes import full_tensor, gather_if_sharded, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
@@ -43,20 +44,34 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Makes AdamW, or Muon with AdamW beside it. Weights in bfloat16 get float32 masters.
+    """Makes AdamW, with moments of 32 or 8 bits, or Muon with AdamW beside it. Weights in bfloat16 get float32 masters.
 
     AdamW alone decays matrices only: norms and biases have no reason to shrink. Beside Muon both decay all they hold.
     """
     parameters = trainable(model)
 
     def make(parameters: Parameters) -> torch.optim.Optimizer:
-        return _Muon(parameters, config) if config.optimizer == "muon" else _storable(_adamw(parameters, config))
+        return _OPTIMIZERS[config.optimizer](parameters, config)
 
     rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters.values())
     return MasterWeights(parameters, make) if rounded else make(parameters)
 
 
-def _adamw(parameters: Parameters, config: OptimizerConfig) -> torch.optim.AdamW:
+def _adamw(parameters: Parameters, config: OptimizerConfig) -> torch.optim.Optimizer:
+    return _storable(torch.optim.AdamW(_groups(parameters, config), lr=config.lr, betas=config.betas, fused=True))
+
+
+def _adamw_8bit(parameters: Parameters, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """AdamW of bitsandbytes, whose moments have eight bits (arXiv 2110.02861). Raises ConfigError without the package."""
+    require_bitsandbytes("optimizer = 'adamw_8bit'")
+    from bitsandbytes.optim import AdamW8bit
+
+    make: Any = AdamW8bit  # it has no types
+    return make(_groups(parameters, config), lr=config.lr, betas=config.betas)
+
+
+def _groups(parameters: Parameters, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Matrices, which decay, and vectors, which do not."""
     matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
     vectors = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
     groups: list[dict[str, Any]] = []
@@ -64,7 +79,7 @@ def _adamw(parameters: Parameters, config: OptimizerConfig) -> torch.optim.AdamW
         groups.append({"params": matrices, "weight_decay": config.weight_decay})
     if vectors:
         groups.append({"params": vectors, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    return groups
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -195,3 +210,10 @@ def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     masters = [master_of(parameter) for parameter in model.parameters()]
     trained = [master for master in masters if master.grad is not None]
     return full_tensor(nn.utils.clip_grad_norm_(trained, limit if limit > 0 else math.inf))
+
+
+_OPTIMIZERS: Mapping[str, Callable[[Parameters, OptimizerConfig], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adamw_8bit": _adamw_8bit,
+    "muon": _Muon,
+}

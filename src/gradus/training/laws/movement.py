@@ -39,7 +39,13 @@ class Movement:
             master = master_of(weight)
             if master.grad is not None:
                 before = {**kept[master], "value": master, "gradient": master.grad}
-                self._drawn.append((name, weight, {key: value.detach().clone() for key, value in before.items()}))
+                self._drawn.append(
+                    (
+                        name,
+                        weight,
+                        {key: value.detach().clone() for key, value in before.items() if isinstance(value, Tensor)},
+                    )
+                )
 
     def _kept(self) -> dict[Tensor, Kept]:
         """What the optimizer keeps of each parameter."""
