@@ -15,7 +15,7 @@ import gradus
 from gradus.core import ConfigError
 from gradus_worlds.memory import PAPER, Memory, load
 from gradus_worlds.memory.learning import ask_memory, learn_text
-from gradus_worlds.memory.readers.frozen import best_entries, model_reader
+from gradus_worlds.memory.readers.frozen import ModelReader, best_entries
 
 ASKED = re.compile(r"What is (\w+)'s (\w+) now\?")
 CONVERSATIONS = Path(__file__).parents[1] / "data/conversations.jsonl"
@@ -84,7 +84,7 @@ def test_what_was_asked_is_kept_and_a_share_is_asked_twice(server: ChatServer, t
 
 def test_without_money_or_an_answer_there_is_no_reward(server: ChatServer, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="budget needs price"):
-        model_reader(str(reader_file(tmp_path, server, budget=1.0)))
+        ModelReader(str(reader_file(tmp_path, server, budget=1.0)))
     poor = reader_file(tmp_path, server, budget=1e-9, price=[1.0, 1.0])
     episode, _ = questions_of(f"memory:synthetic?reader={poor}")
     assert episode.reward.value is None
@@ -103,7 +103,7 @@ def test_a_run_pays_its_reader(server: ChatServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"), [("model = 3", "model"), ('reader = "x"', "reader"), ("model", "is no reader")]
+    ("line", "says"), [("model = 3", "model"), ('reader = "x"', "reader"), ("model", "names no model to ask")]
 )
 def test_a_file_that_is_no_reader_is_refused(tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "reader.toml").write_text(line, encoding="utf-8")

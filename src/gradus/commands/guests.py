@@ -1,4 +1,4 @@
-"""Tools for the commands of a guest: an option, output, a policy by its name, and its answers to single questions.
+"""Tools for the commands of a guest: an option, output, a policy by its name, and a frozen model that answers questions.
 
 A package adds commands with an entry point of the group ``gradus.commands``. Its value is a cyclopts ``App``; the entry point and the
 app have the name of the command. The package is imported when its command is called, and not before.
@@ -20,22 +20,23 @@ app have the name of the command. The package is imported when its command is ca
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import closing
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
 from gradus.commands.options import Temperature
 from gradus.commands.output import next_command, note, print_json, problem
-from gradus.core import Action, Environment, EnvironmentSpec, EpisodeStart, Observation, Policy, Request, Task
+from gradus.core import EnvironmentSpec, Policy
 from gradus.core.printing import printable
+
+if TYPE_CHECKING:
+    from gradus.runs.frozen_model import FrozenModel
 
 __all__ = [
     "Temperature",
-    "ask_policy",
+    "frozen_model",
     "make_policy",
     "next_command",
     "note",
@@ -53,24 +54,14 @@ def make_policy(spec: EnvironmentSpec, name: str | Path, **sampling: Any) -> Pol
     return make(spec, os.fspath(name), **sampling)
 
 
-def ask_policy(
-    policy: Policy, prompts: Sequence[str], *, system_prompt: str, keys: Sequence[tuple[int | str, ...]]
-) -> Sequence[Action]:
-    """Asks a policy single questions, all at once; returns an answer each, or its failure. ``keys``: seed keys of what it may draw.
+def frozen_model(name: str, *, system_prompt: str) -> FrozenModel:
+    """Returns a frozen language model that is asked single questions, such as a reader or a user's model.
 
-    Raises PolicyError if it cannot be reached.
+    ``name``: a model folder, a GGUF file, ``remote:MODEL``, or a TOML file that also sets cache, price, budget and the share that is asked twice.
     """
-    no_environment = cast(Environment, None)  # only privileged policies look at it
-    task = Task(environment="questions", seed=0)
-    starts: list[EpisodeStart] = []
-    for number, key in enumerate(keys):
-        start = EpisodeStart(
-            task=task, system_prompt=system_prompt, key=key, group=number, member=0, environment=no_environment
-        )
-        starts.append(start)
-    with closing(policy.start(starts)) as session:
-        requests = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(prompts)]
-        return session.act(requests)
+    from gradus.runs.frozen_model import frozen_model as model
+
+    return model(name, system_prompt)
 
 
 def attach_guests(app: App, panel: Any) -> None:

@@ -31,7 +31,7 @@ from gradus.core import (
     write_text,
 )
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.readers.frozen import REMOTE, Answered, best_entries, model_reader
+from gradus_worlds.memory.readers.frozen import REMOTE, Answered, ModelReader, best_entries
 from gradus_worlds.memory.spec import load, scripted_policies
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import count_words, cut_words
@@ -190,7 +190,7 @@ def ask_memory(
     if reader is None:
         reader = agent if str(agent).startswith(REMOTE) else _reader_of_run(Path(agent))
     stored, _ = load_memory(memory_of(agent, memory))
-    read = best_entries if reader is None else model_reader(str(reader))
+    read = best_entries if reader is None else ModelReader(str(reader))
     (answered,) = read(stored, [question])
     if answered.error is not None:
         raise PolicyError(answered.error)

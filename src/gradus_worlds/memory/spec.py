@@ -27,7 +27,7 @@ from gradus.policies.scripted import Answer, policy_factory
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import GRADERS, reader_accuracy
 from gradus_worlds.memory.measures import curves, metrics, view
-from gradus_worlds.memory.readers.frozen import ModelReader, model_reader
+from gradus_worlds.memory.readers.frozen import ModelReader
 from gradus_worlds.memory.store.memory import NINE_BANKS, SCHEMAS, Schema
 from gradus_worlds.memory.text import count_words, cut_words, join_words
 from gradus_worlds.memory.tools.writing import NOOP, fragments, random_answer, system_prompt_of, write_insert
@@ -38,13 +38,13 @@ from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 def load(argument: str | None = None) -> EnvironmentSpec:
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
-    ``locomo:PATH`` or ``jsonl:PATH``, each with the options ``?reader=NAME`` (:func:`model_reader`) and ``schema=NAME``."""
+    ``locomo:PATH`` or ``jsonl:PATH``, each with the options ``?reader=NAME`` (:class:`ModelReader`) and ``schema=NAME``."""
     world, _, query = (argument or "synthetic").partition("?")
     options = known_options(f"memory:{argument}", query, {"reader": str, "schema": str})
     schema = SCHEMAS.get(options.get("schema", NINE_BANKS.name))
     if schema is None:
         raise ConfigError(f"unknown schema {options['schema']!r} of a memory; there are {', '.join(SCHEMAS)}")
-    reader = model_reader(options["reader"]) if "reader" in options else None
+    reader = ModelReader(options["reader"]) if "reader" in options else None
     kind, _, rest = world.partition(":")
     lacks_path = kind != "synthetic" and not rest
     if kind not in _SOURCES or lacks_path:
@@ -105,7 +105,7 @@ def make_spec(source: Source, *, schema: Schema = NINE_BANKS, reader: ModelReade
             hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
         ),
         recipe=source.recipe,
-        asks=reader.servers if reader else (),
+        asks=reader.model.servers if reader else (),
     )
 
 
