@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +24,18 @@ import pytest
 import torch
 from tiny_qwen2 import make_tiny_qwen2
 
-from gradus.core import Action, Asked, Episode, Reward, RewardTerm, StopReason, Turn, TurnTokens
+from gradus.core import (
+    Action,
+    Asked,
+    Episode,
+    Language,
+    Reward,
+    RewardTerm,
+    StopReason,
+    Turn,
+    TurnTokens,
+    Vocabulary,
+)
 from gradus.interop.agents.calls import AgentLimits, Endpoint
 from gradus.interop.agents.checkup import check_agent
 from gradus.interop.agents.environment import AgentCommand
@@ -31,9 +43,12 @@ from gradus.interop.agents.spec import agent_spec
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import RolloutResult, roll_out
+from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import turn_places
 from gradus.training.data.sequences import episode_samples
+from gradus.training.grpo import train_grpo
 
 ODD = "odd"
 
@@ -92,6 +107,38 @@ def test_an_agent_that_raises_has_the_gradient_of_one_that_scores_0(loaded: Load
     ours, other = (agents.gradient(loaded, result.groups, "episode", grammar=False) for result in (raising, scoring))
     assert ours.abs().max() > 1e-4
     assert torch.equal(ours, other)
+
+
+def test_a_model_unlearns_a_crash_as_fast_as_an_answer_that_scores_0(tmp_path: Path) -> None:
+    """Half of the first episodes break; the rewards of all steps are those of an agent that never raises."""
+    rewards: dict[bool, list[float]] = {}
+    broken: dict[bool, list[float]] = {}
+    for raises in (True, False):
+
+        async def agent(task: Any, client: Any, raises: bool = raises) -> str:
+            answer = await agents.ask(client, ("user", task["question"]))
+            if answer != "red" and raises:
+                raise ValueError("the answer cannot be read")
+            return answer if answer == "red" else ODD
+
+        spec = agent_spec(agent, agents.ROWS, [even])
+        vocabulary = Vocabulary(words=["red", "blue", "What", "is"], pieces=list("0123456789+?."))
+        spec = replace(spec, language=Language(vocabulary=lambda words=vocabulary: words, grammar=[("red", "blue")]))
+        model = make_nano(tmp_path / f"nano-{raises}", vocabulary, NanoConfig(hidden_size=32, layers=1, heads=2))
+        sampling = SamplingConfig(max_new_tokens=4, grammar=True)
+        config = GrpoConfig(
+            groups=4, group_size=4, max_steps=20, lr=3e-3, sampling=sampling, validation_every=0, store_every=0
+        )
+        run = tmp_path / f"run-{raises}"
+        train_grpo(model, spec, config, run)
+        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        steps = [record for record in records if record["kind"] == "step"]
+        rewards[raises] = [step["reward_mean"] for step in steps]
+        broken[raises] = [step["broken_episodes"] for step in steps]
+    assert rewards[True] == rewards[False]
+    assert set(broken[False]) == {0.0}
+    assert 0.25 < broken[True][0] < 0.75
+    assert sum(broken[True][-5:]) / 5 < broken[True][0] / 4
 
 
 async def _asked(task: Any, client: Any) -> str:
