@@ -33,7 +33,7 @@ _SECONDS = 300
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/graderfix", description=__doc__)
     parser.add_argument(
-        "--part", choices=("open", "held"), default="open", help="the third that is held is for one look"
+        "--part", choices=("open", "held", "fresh"), default="open", help="those that are held or fresh are for one look"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -56,7 +56,7 @@ def _rows(told: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     asked = [
         (grader, pair)
         for grader, pair in pairs_of(read_toml(_HERE / "pairs.toml"))
-        if bool(pair.get("held")) == (told.part == "held") and (not told.only or grader["name"] in told.only)
+        if _part(pair) == told.part and (not told.only or grader["name"] in told.only)
     ]
     with progress_bar(f"graderfix {told.part}", 2 * len(asked), "graders") as advance:
         for number, (grader, pair) in enumerate(asked):
@@ -75,6 +75,10 @@ def _rows(told: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                     **said,
                     "right_reason": any(word in text for word in pair.get("shows", []) for text in said["evidence"]),
                 }
+
+
+def _part(pair: Mapping[str, Any]) -> str:
+    return pair.get("part") or ("held" if pair.get("held") else "open")
 
 
 def pairs_of(data: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
@@ -115,7 +119,7 @@ def _audited(
 ) -> dict[str, Any]:
     """The audit of one version, in a process that imports it."""
     place = folder / grader["repository"] / grader["name"] / commit.replace("^", "-before")
-    for path in grader.get("files") or [grader["module"].replace(".", "/") + ".py"]:
+    for path in grader.get("files") or [grader["module"].replace(".", "/") + ".py"]:  # root is part of listed paths
         take_files(clone, commit, path, place)
     out = folder / "said.json"
     out.unlink(missing_ok=True)

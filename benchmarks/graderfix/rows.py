@@ -93,6 +93,21 @@ def _countdown(rng: Random) -> Iterator[Row]:
             yield f"Make an equation of {three}, {one} and {two}, each once, that is {target}.", gold
 
 
+def _decimals(rng: Random) -> Iterator[Row]:
+    while True:
+        cents, count, thing = rng.randint(105, 999), rng.choice((3, 5, 7)), rng.choice(_THINGS)
+        total = cents * count
+        if total % 10:
+            question = f"A bag of {thing} costs {cents // 100}.{cents % 100:02}. What do {count} bags cost?"
+            yield question, f"{total // 100}.{total % 100:02}"
+
+
+def _backwards(rng: Random) -> Iterator[Row]:
+    while True:
+        words = rng.sample(_WORDS, rng.randint(4, 6))
+        yield f"Write these words in the opposite order: {' '.join(words)}", " ".join(reversed(words))
+
+
 def _phrases(rng: Random) -> Iterator[Row]:
     while True:
         first, *middle, last, one, other = rng.sample(_WORDS, 7)
@@ -104,6 +119,8 @@ def _phrases(rng: Random) -> Iterator[Row]:
 _KINDS: Mapping[str, Callable[[Random], Iterator[Row]]] = {
     "integers": _integers,
     "primes": _primes,
+    "decimals": _decimals,
+    "backwards": _backwards,
     "signed integers": _signed,
     "fractions": _fractions,
     "quotients": _quotients,

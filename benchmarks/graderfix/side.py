@@ -35,10 +35,12 @@ _ABSENT = ("litellm", "absl", "langdetect", "dotenv", "e2b_code_interpreter", "I
 
 def main() -> None:
     folder, text, seed, out, by = sys.argv[1:]
+    grader: dict[str, Any] = json.loads(text)
+    folder = str(Path(folder, grader.get("root", "")))
     warnings.simplefilter("ignore")
     sys.path.insert(0, folder)
     started = time.monotonic()
-    verdict, evidence, shares = _verdict(json.loads(text), int(seed), folder, by)
+    verdict, evidence, shares = _verdict(grader, int(seed), folder, by)
     seconds = round(time.monotonic() - started, 1)
     document = {"verdict": verdict, "evidence": evidence, "shares": shares, "seconds": seconds}
     Path(out).write_text(json.dumps(document))
@@ -93,7 +95,9 @@ def _with_rows(grader: dict[str, Any], seed: int, folder: str) -> TextSubject:
     names = {**vars(module), "thread": _in_a_thread}
     before, after = grader["form"]
     tasks = [
-        TextTask(key=str(number), prompt=prompt, gold=gold, before=before, after=after)
+        TextTask(
+            key=str(number), prompt=prompt, gold=gold, before=before, after=after, ordered=grader.get("ordered")
+        )
         for number, (prompt, gold) in enumerate(rows(grader["rows"], _TASKS, seed))
     ]
 
@@ -122,7 +126,16 @@ def _imported(name: str, folder: Path) -> ModuleType:
     return importlib.import_module(name)
 
 
-class _StandIn:
+class _Registry(type):
+    """Of classes that are stood in for: an attribute, as a registry's decorator, is a stand-in too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _StandIn()
+
+
+class _StandIn(metaclass=_Registry):
     """Anything: a base class, a decorator that changes nothing, a context, a logger."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
