@@ -33,7 +33,10 @@ _SECONDS = 300
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/graderfix", description=__doc__)
     parser.add_argument(
-        "--part", choices=("open", "held", "fresh"), default="open", help="those that are held or fresh are for one look"
+        "--part",
+        choices=("open", "held", "fresh"),
+        default="open",
+        help="those that are held or fresh are for one look",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

@@ -95,9 +95,7 @@ def _with_rows(grader: dict[str, Any], seed: int, folder: str) -> TextSubject:
     names = {**vars(module), "thread": _in_a_thread}
     before, after = grader["form"]
     tasks = [
-        TextTask(
-            key=str(number), prompt=prompt, gold=gold, before=before, after=after, ordered=grader.get("ordered")
-        )
+        TextTask(key=str(number), prompt=prompt, gold=gold, before=before, after=after, ordered=grader.get("ordered"))
         for number, (prompt, gold) in enumerate(rows(grader["rows"], _TASKS, seed))
     ]
 

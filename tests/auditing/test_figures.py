@@ -143,7 +143,7 @@ def test_sanity_names_gold_that_is_not_paid_and_rewards_beyond_their_range(unpai
 
 
 def test_of_what_a_person_has_to_judge_that_comes_first_which_is_accepted_most():
-    seldom, often = "look-alike letters", "other case"
+    seldom, often = "neighbors swapped", "other case"
     probes = {seldom: _answered(seldom, [1.0, 0.0, 0.0, 0.0]), often: _answered(often, [1.0] * 4)}
     assert [row["operator"] for row in wrong_of(_ground(), probes).review] == [often] * 4 + [seldom]
 

@@ -21,7 +21,7 @@ from gradus.auditing.text.gold import (
     number_in,
     states,
 )
-from gradus.auditing.text.near_values import NEAR, Make, Text, names_exchanged, strange_letter
+from gradus.auditing.text.near_values import NEAR, Make, Text, names_exchanged
 from gradus.auditing.text.tasks import TextTask
 
 Rule = Callable[[TextTask], object]
@@ -51,11 +51,6 @@ class Wrong:
     def is_settled(self, task: TextTask) -> bool:
         """Returns True if the answer is surely wrong for this task."""
         return self.rule is None or bool(self.rule(task))
-
-
-def _never(task: TextTask) -> bool:
-    """A rule: only a person can say whether the answer is wrong."""
-    return False
 
 
 def _says(pattern: str) -> Rule:
@@ -217,13 +212,6 @@ def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     if gold.is_option or gold.is_program or not is_one_element:
         return None
     return (f"not {gold.text}", f"anything but {gold.text}")
-
-
-def _unit(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    """A number with a unit that the question does not ask for."""
-    if gold.is_number:
-        return (f"{gold.bare} bananas", f"{gold.bare} million")
-    return None
 
 
 # Lists
@@ -443,11 +431,6 @@ def _last_half(gold: str) -> str:
     return gold[(len(gold) + 1) // 2 :].strip()
 
 
-def _look_alike(gold: str) -> str:
-    """The text with Cyrillic letters that look like Latin ones."""
-    return gold.translate(str.maketrans("aeopcxyAEOPCX", "аеорсхуАЕОРСХ"))
-
-
 _WHOLE = "compare the answer as a whole, instead of looking for the right one in it"
 _LAST = "compare the answer that is given last, instead of any that is mentioned"
 _ORDERED = "say in a column `ordered` of the rows, true or false, whether the order matters"
@@ -500,13 +483,10 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "the last half of it": _text(_last_half),
     **NEAR,
     "two names exchanged": Wrong(make=names_exchanged, rule=lambda task: task.ordered, settled_by=_ORDERED),
-    "a strange letter in a word": Wrong(make=strange_letter, rule=_never),
-    "a unit that nobody asked for": Wrong(make=_unit, rule=_never),
     "other case": Wrong(
         make=_text(str.swapcase, least=1),
         rule=_says(r"(?i)upper.{0,12}lower|lower.{0,12}upper|case[- ]sensitive|keep the case"),
     ),
-    "look-alike letters": Wrong(make=_text(_look_alike), rule=_never),
 }
 _VALUE = "compare the value itself, with no more tolerance than the rounding of the right answer"
 _ELEMENTS = "compare all elements: their number, their order where it counts, and each one"

@@ -118,18 +118,6 @@ def _backwards(gold: Gold, rng: Random) -> Text:
     return text[::-1]
 
 
-def strange_letter(gold: Gold, rng: Random) -> Text:
-    """A letter inside a word that none of the golds has."""
-    text = gold.bare
-    if not re.fullmatch(r"[A-Za-z]{2,}", text) or gold.is_option:
-        return None
-    letters = set("".join(gold.others.golds).lower())
-    strange = next((letter for letter in "qzxjkvw" if letter not in letters), None)
-    if strange is None:
-        return None
-    return f"{text[:1]}{strange}{text[1:]}"
-
-
 def _half_of_its_words(gold: Gold, rng: Random) -> Text:
     """Of a sentence half of the words, but two at least, that another answer of as many words has otherwise."""
     words = gold.text.split()

@@ -159,7 +159,7 @@ def unearned(
         )
     tried = len(rates) if tried is None else tried
     winners = _winners(rates)
-    best = max(winners or rates, key=lambda rate: rate.unearned.mean or 0.0)
+    best = max(winners or rates, key=_tells)
     gold = fmean(base.gold for base in ground.bases.values())
     earned = f"{best.operator} earns {best.mean:.2f}; gold earns {gold:.2f}"
     check = AuditCheck(
@@ -191,6 +191,11 @@ def unearned(
         check,
         notes=[_note(ground, "lenient", form.operator, form.paid, form.share, _FORM)],
     )
+
+
+def _tells(rate: Rate) -> tuple[float, int]:
+    """The order in which rates are shown: the most unearned reward, and of equal ones the shortest answer, which says best what pays."""
+    return round(rate.unearned.mean or 0.0, 6), -len(rate.example.get("completion", ""))
 
 
 def _shortest(ground: Ground, example: Shown) -> Shown:
