@@ -51,25 +51,27 @@ def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
 
 def best_of(ground: Ground, checks: Collection[str], right_part: RightPart) -> Earned | None:
     """The kind of answer that earns most, chosen on every second task and measured on the others; None if nothing was asked."""
-    best: tuple[float, str] | None = None
     shares = {name: _shares(ground, probes, right_part) for name, probes in _asked(ground, checks).items()}
-    for name, rows in shares.items():
-        chosen = _mean([share for share, _ in rows[::2]])
-        if chosen is not None and (best is None or chosen > best[0]):
-            best = chosen, name
-    if best is None:
+    shares = {name: rows for name, rows in shares.items() if rows}
+    if not shares:
         return None
-    rows = shares[best[1]]
+    what = max(shares, key=lambda name: _rank(shares[name]))
+    rows = shares[what]
     judged = rows[1::2] or rows
     _, most = max(judged, key=lambda row: row[0])
     shown = ground.unpacked(most)
     return Earned(
-        share=_mean([share for share, _ in judged]) or 0.0,
+        share=fmean(share for share, _ in judged),
         n=len(judged),
-        what=best[1],
+        what=what,
         completion=shown.completion,
         gold=shown.task.answer,
     )
+
+
+def _rank(rows: Sequence[tuple[float, Probe]]) -> tuple[float, int]:
+    """The share of every second task, and of equal ones the shortest answer, which says best what is paid."""
+    return round(fmean(share for share, _ in rows[::2]), 6), -min(len(probe.completion) for _, probe in rows)
 
 
 def _asked(ground: Ground, checks: Collection[str]) -> Probes:
@@ -123,11 +125,6 @@ def _beyond(share: float, right: float) -> float:
 def _near_part(answer: str, gold: str) -> float:
     """How much of the right answer a near one has. Of a sentence no part is right by itself: "left" for "right" changes all that it says."""
     return 0.0 if is_sentence(gold) else closeness(answer, gold)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    """The mean, None without values."""
-    return fmean(values) if values else None
 
 
 _FIGURES: Mapping[str, tuple[Collection[str], RightPart]] = {

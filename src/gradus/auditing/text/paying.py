@@ -108,6 +108,7 @@ _OTHERS = 15  # tasks of other answers on which a shorter completion is asked
 _SHORTENINGS, _SHORTENING_SECONDS = 80 * (1 + _OTHERS), 1.0
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
+_NAMED = 8  # kinds of wrong answer in a sentence
 _QUOTED = 200  # characters of a completion in a sentence
 _FORM = "give less reward for form, or more for a right answer"
 _BLINDLY = {"blind answers": BLIND, "reflexes": REFLEXES}
@@ -284,20 +285,27 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditChec
     if not kinds:
         evidence = "no answer that is wrong by a rule can be made from these reference answers"
         return AuditCheck(subject="wrong answers", status="note", evidence=evidence)
+    kinds.sort(key=lambda kind: -kind.measured["accepted"])
     status = worst(kinds)
-    sentences = [kind.evidence for kind in kinds if kind.evidence and kind.status == status]
-    evidence = f"none of {len(kinds)} kinds of wrong answer made from the right one is accepted as a rule"
-    review: list[Shown] = []
-    for kind in sorted(kinds, key=lambda kind: -kind.measured["accepted"]):  # most accepted first
-        review += kind.review
+    first, *others = [kind for kind in kinds if kind.status == status]
+    evidence = first.evidence
+    if others and status != "pass":
+        evidence += f"; also {', '.join(map(_named, others[:_NAMED]))}"
+    review = [shown for kind in kinds for shown in kind.review]
     return AuditCheck(
         subject="wrong answers",
         status=status,
-        evidence="; ".join(sentences[:3]) or evidence,
+        evidence=evidence
+        or f"none of {len(kinds)} kinds of wrong answer made from the right one is accepted as a rule",
         measured={kind.subject: kind.measured for kind in kinds},
         notes=[kind.note for kind in kinds if kind.note],
         review=review[:_REVIEWED],
     )
+
+
+def _named(kind: _KindOfWrong) -> str:
+    """A kind of wrong answer, with how often it is accepted."""
+    return f"{kind.subject} ({kind.note.share})" if kind.note else kind.subject
 
 
 @dataclass(frozen=True, kw_only=True)
