@@ -12,7 +12,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import NO_IDS, training_tasks
 from gradus.training.laws.runner import NotMeasured, Pair
 
-_ROWS = 20_000  # of a set whose order is looked at as a whole
+_ROWS = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # rows of which two shuffles may be equal by chance
 _EPISODES = 2  # that are taken again
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import dropwhile
 from typing import cast
 
 from gradus.core import Group, Renderer, Turn
@@ -87,7 +87,8 @@ def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:
                 kept = text in read or _letters(decode(tokenizer.encode(text, add_special_tokens=False))) != text
                 yield Pair(kept, True, 0.0, f"{place}: whether the prompt holds {text[:40]!r}, white space aside")
             if turn.asked is None:
-                ids = list(takewhile(lambda token: token not in renderer.stop_ids, turn.tokens.action_ids))
+                behind = dropwhile(lambda token: token in renderer.stop_ids, reversed(turn.tokens.action_ids))
+                ids = [*behind][::-1]
                 said = turn.action.endswith(decode(ids))
                 yield Pair(said, True, 0.0, f"{place}: whether the answer {turn.action[:40]!r} is its tokens' text")
 
