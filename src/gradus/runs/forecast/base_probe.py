@@ -259,16 +259,13 @@ def _for_cut_answers(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig
     return "ask for the answer alone with --set model.system_prompt='Reply with the answer and nothing else.'"
 
 
-def _same(probe: BaseProbe) -> int:
-    return round(probe.varied.n * (1.0 - (probe.varied.mean or 0.0)))
-
-
 def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tuple[str, str]:
     """Says why the base has nothing to learn from, and what to do about it: whichever cause its own answers show."""
     mean, cut = probe.reward.mean or 0.0, probe.cut.mean or 0.0
     if probe.reward.mean is None:
         return f"none of its answers could be graded: {probe.error}", "try the reward with gradus rewards try"
-    why = f"its answers to {_same(probe)} of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
+    same = round(probe.varied.n * (1.0 - (probe.varied.mean or 0.0)))
+    why = f"its answers to {same} of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
     if mean > 0 and probe.stated > _CUT:
         return why, "the questions are too easy for it: bring harder ones"
     if probe.stated >= _STATED and probe.asks_for_tags:

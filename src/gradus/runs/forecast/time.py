@@ -222,13 +222,9 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     sizes = [len(spec.conditions[name].seeds) for name in recipe.eval.conditions or spec.conditions]
     episodes = sum(min(size, recipe.eval.episodes or size) for size in sizes) * recipe.eval.samples
     policies = job.policies()
-    seconds["eval"] = len(policies) * episodes * probe.rollout * answer + probe.load * _models(policies)
+    models = {name.removesuffix("-greedy") for name in policies}  # a policy and its greedy form are one
+    seconds["eval"] = len(policies) * episodes * probe.rollout * answer + probe.load * len(models)
     return seconds
-
-
-def _models(policies: Collection[str]) -> int:
-    """Returns how many models the evaluation loads: a policy and its greedy form are one."""
-    return len({name.removesuffix("-greedy") for name in policies})
 
 
 def _audit_seconds(job: Job, probe: BaseProbe) -> float:
