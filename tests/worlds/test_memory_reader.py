@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from chat_server import ChatServer, completion, serving
 
 import gradus
-from gradus.core import ConfigError
+from gradus.core import ConfigError, Stepping
 from gradus_worlds.memory import PAPER, Memory, load
 from gradus_worlds.memory.learning import ask_memory, learn_text
 from gradus_worlds.memory.readers.frozen import ModelReader, best_entries
@@ -94,6 +96,16 @@ def test_without_money_or_an_answer_there_is_no_reward(server: ChatServer, tmp_p
     server.answer = lambda body: (400, '{"error": {"message": "out of order"}}')
     down, _ = questions_of(f"memory:synthetic?reader={reader_file(tmp_path, server)}")
     assert "out of order" in down.reward.error
+
+
+def test_an_exam_has_a_limit_of_its_own(server: ChatServer, tmp_path: Path) -> None:
+    spec = load(f"synthetic?reader={reader_file(tmp_path, server)}")
+    assert spec.stepping.outcome_seconds > load().stepping.outcome_seconds
+    server.answer = lambda body: time.sleep(0.5) or (200, completion("Oslo"))
+    hasty = replace(spec, stepping=Stepping(outcome_seconds=0.1))
+    (episode,) = gradus.roll_out(hasty, "noop", episodes=1).episodes
+    assert episode.failure is not None
+    assert episode.failure.stage == "outcome"
 
 
 def test_a_run_pays_its_reader(server: ChatServer, tmp_path: Path) -> None:

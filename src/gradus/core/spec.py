@@ -217,6 +217,7 @@ class Stepping:
     Without either a call may take 300 s. ``rounds``: the policy answers when all episodes wait for it, not those that wait; a local
     model's rounding then does not depend on who came first. ``by_content``: see :class:`~gradus.core.EpisodeStart`; for turns whose order is
     not the policy's. ``wait_ms``: without ``rounds``, how long the policy waits for further episodes behind the first that is ready.
+    ``outcome_seconds``: how long ``outcome`` may take, in which a model may read an exam.
     """
 
     threads: bool = False
@@ -225,6 +226,7 @@ class Stepping:
     rounds: bool = False
     by_content: bool = False
     wait_ms: float = 0.0
+    outcome_seconds: float = STEP_SECONDS
 
     @property
     def limited(self) -> bool:

@@ -160,6 +160,7 @@ class _Rollout:
                     foreign=self.spec.foreign,
                     missing=self.spec.missing,
                     by_content=self.spec.stepping.by_content,
+                    outcome_seconds=self.spec.stepping.outcome_seconds,
                 )
                 stack.callback(row.end)
                 rows.append(row)

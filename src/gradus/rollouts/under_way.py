@@ -52,6 +52,7 @@ class UnderWay:
     foreign: bool = False
     by_content: bool = False
     missing: tuple[type[BaseException], ...] = ()
+    outcome_seconds: float = STEP_SECONDS
     system_prompt: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -145,7 +146,9 @@ class UnderWay:
         outcome: dict[str, Any] = {}
         if self.stop not in FAULTS:
             try:
-                answer = within(STEP_SECONDS, self._named("outcome"), lambda: settled(self.environment.outcome()))
+                answer = within(
+                    self.outcome_seconds, self._named("outcome"), lambda: settled(self.environment.outcome())
+                )
                 outcome = plain(dict(answer or {}))
             except (Exception, SystemExit) as error:
                 self._fail("outcome", error)

@@ -19,6 +19,7 @@ from gradus.core import (
     Panel,
     Policy,
     Presentation,
+    Stepping,
     Task,
     Vocabulary,
 )
@@ -34,6 +35,8 @@ from gradus_worlds.memory.tools.writing import NOOP, fragments, random_answer, s
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.records import Data, Respond, Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
+
+EXAM_SECONDS = 4 * 3600.0  # of a model on a CPU that reads a hundred questions
 
 
 def load(argument: str | None = None) -> EnvironmentSpec:
@@ -106,6 +109,7 @@ def make_spec(source: Source, *, schema: Schema = NINE_BANKS, reader: ModelReade
         ),
         recipe=source.recipe,
         asks=reader.model.servers if reader else (),
+        stepping=Stepping(outcome_seconds=EXAM_SECONDS) if reader else Stepping(),
     )
 
 

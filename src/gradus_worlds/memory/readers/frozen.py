@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradus_worlds.memory.readers.reading import Notes, Reading, ShownText, judge, judge_text, search_notes
-from gradus_worlds.memory.store.index import weight_shares
+from gradus_worlds.memory.store.index import ENTRY_B, bm25
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import index_tokens, normalize, token_counts
 from gradus_worlds.memory.worlds.records import UNKNOWN, Question
@@ -58,11 +58,14 @@ def _best_entry(memory: Memory, question: str) -> Answered:
     texts = [ShownText(id=entry.id, text=entry.content, timestamp=entry.timestamp) for entry in memory.entries.values()]
     if memory.core:
         texts.append(ShownText(id=None, text=memory.core))
-    documents = {place: token_counts(note.text) for place, note in enumerate(texts)}
-    shares = weight_shares(documents, index_tokens(question))
+    documents = {place: dict.fromkeys(token_counts(note.text), 1) for place, note in enumerate(texts)}
+    # A last text with all words of the question has all of its weight.
+    documents[len(texts)] = dict.fromkeys(index_tokens(question), 1)
+    scores = bm25(documents, index_tokens(question), ENTRY_B)
+    least = MARGIN * scores.pop(len(texts), 0.0)
     # The newer one first of two that fit as well, and the core behind all entries.
-    order = sorted(shares, key=lambda place: (-shares[place], texts[place].id is None, -place))
-    notes = [texts[place] for place in order[:5] if shares[place] >= MARGIN]
+    order = sorted(scores, key=lambda place: (-scores[place], texts[place].id is None, -place))
+    notes = [texts[place] for place in order[:5] if scores[place] >= least]
     if not notes:
         return Answered(answer=UNKNOWN, why="no entry has enough of the question's words")
     return Answered(answer=notes[0].text, why="the entry that fits best", notes=notes)

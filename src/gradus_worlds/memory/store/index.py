@@ -32,21 +32,3 @@ def bm25(documents: Mapping[K, Mapping[str, int]], query: Sequence[str], b: floa
             damping = K1 * (1 - b + b * lengths[key] / mean_length)
             scores[key] = scores.get(key, 0.0) + weight * count / (count + damping)
     return scores
-
-
-def weight_shares(documents: Mapping[K, Mapping[str, int]], query: Sequence[str]) -> dict[K, float]:
-    """The share of a query's idf that the tokens of each document have, in (0, 1].
-
-    A token of most documents, such as a speaker's name, counts little; one of no document counts most.
-    """
-    weights = {
-        token: inverse_document_frequency(len(documents), sum(token in counts for counts in documents.values()))
-        for token in sorted(set(query))
-    }
-    total = math.fsum(weights.values())
-    shares: dict[K, float] = {}
-    for key, counts in documents.items():
-        share = math.fsum(weight for token, weight in weights.items() if token in counts) / max(total, 1e-12)
-        if share:
-            shares[key] = share
-    return shares
