@@ -249,7 +249,9 @@ class AgentEnvironment:
         self._running = RunningAgent(self._agent, task, self._endpoint, self._inbox)
         observation = await self._next(self._inbox)
         if observation.terminated:
-            raise AgentFault("the agent returned without a call of its model; expected one at least")
+            raise AgentFault(
+                "the agent returned without a call of its model; expected one at least (a framework that keeps answers in a cache needs that off)"
+            )
         return observation
 
     async def step(self, action: Action | Message | str) -> Observation:
