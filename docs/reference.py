@@ -90,8 +90,8 @@ def recipe_page() -> str:
             lines += [_code(summary.split("\n\n")[0].replace("\n", " ")), ""]
         again: dict[str, list[str]] = {}
         for name, field in model.model_fields.items():
-            if _model_of(field.annotation) is not None:
-                continue
+            if _model_of(field.annotation) is not None or (name == "seed" and section in ("sft", "grpo")):
+                continue  # a run has one seed
             line = _key_line(name, field)
             if line in homes:
                 again.setdefault(homes[line], []).append(f"`{name}`")

@@ -188,11 +188,10 @@ def test_with_redo_no_joint_evaluation_is_left_while_seeds_are_trained_again(
     assert (run / "eval" / "shared.jsonl.gz").is_file()
 
 
-def test_a_stages_own_seed_moves_on_with_the_runs(recipe: Recipe) -> None:
-    fixed = load_recipe(f"{OWN}:spec", changes={**SMALL, "seed": 2, "grpo.seed": 5})
-    made = [seed_recipe(fixed, seed) for seed in (2, 3, 4)]
-    assert [each.grpo.seed for each in made] == [5, 6, 7]
-    assert [each.eval.seed for each in made] == [2, 2, 2], "all are judged by the same draws"
+def test_all_seeds_are_judged_by_the_same_draws(recipe: Recipe) -> None:
+    with pytest.raises(ConfigError, match=r"grpo\.seed is no key; set seed"):
+        load_recipe(f"{OWN}:spec", changes={**SMALL, "grpo.seed": 5})
+    fixed = load_recipe(f"{OWN}:spec", changes={**SMALL, "seed": 2})
+    assert [seed_recipe(fixed, seed).eval.seed for seed in (2, 3, 4)] == [2, 2, 2]
     judged = load_recipe(f"{OWN}:spec", changes={**SMALL, "eval.seed": 9})
     assert [seed_recipe(judged, seed).eval.seed for seed in (0, 1)] == [9, 9]
-    assert all("seed" not in each.sft.model_fields_set for each in made)

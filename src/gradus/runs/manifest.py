@@ -100,18 +100,17 @@ class Manifest:
             return False
         now = json.loads(json.dumps(inputs.settings))
         differing = list(_differences(record["settings"], now))
+        resources = [row for row in differing if row[0] in _RESOURCES]
         settings = [row for row in differing if row[0] not in _RESOURCES]
-        data = _changed(record["data"], inputs.data)
+        data, code = _changed(record["data"], inputs.data), _changed(record["code"], inputs.code)
         if settings or data:
             self._require_redo(stage, settings, data)
+        if settings or data or (code and self.redo):
             self._forget(stage)
             return False
-        code = _changed(record["code"], inputs.code)
-        if code and self.redo:
-            self._forget(stage)
-            return False
-        if not record["done"]:
-            _say_resources(stage, [row for row in differing if row[0] in _RESOURCES])
+        if resources and not record["done"]:
+            rows = [f"{key} = {json.dumps(new)} (it was {json.dumps(old)})" for key, old, new in resources]
+            print(f"{stage} goes on with {', '.join(rows)}", file=sys.stderr)
         for name in code:
             print(f"{stage}: {name} has changed since; --redo does the stage again", file=sys.stderr)
         return record["done"] and self._is_as_written(stage, record["outputs"])
@@ -191,15 +190,12 @@ class Manifest:
         if self.redo or alone or stage == "plan":
             return
         rows = [f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in settings[:_SHOWN]]
-        reasons = [f"settings ({'; '.join(rows)})"] if rows else []
-        trained = stage == "grpo" and (self.folder / "grpo" / "best").is_dir()
-        onward = (
-            f" (with --model {shlex.quote(str(self.folder))} from these weights, with a new optimizer)"
-            if trained
-            else ""
-        )
+        reasons = [f"settings ({'; '.join(rows)})", *data] if rows else data
+        onward = ""
+        if stage == "grpo" and (self.folder / "grpo" / "best").is_dir():
+            onward = f" (with --model {shlex.quote(str(self.folder))} from these weights, with a new optimizer)"
         raise ConfigError(
-            f"{self.folder} holds a stage {stage!r} made with other {' and other '.join([*reasons, *data])}; "
+            f"{self.folder} holds a stage {stage!r} made with other {' and other '.join(reasons)}; "
             f"choose another folder with --out{onward}, or do it and what builds on it again with --redo"
         )
 
@@ -240,13 +236,6 @@ class Manifest:
     def _write(self) -> None:
         if self.writing:
             write_json(self.path, {"schema": SCHEMA, "stages": self._stages, "summaries": self._summaries})
-
-
-def _say_resources(stage: str, differing: list[tuple[str, Any, Any]]) -> None:
-    """Say which settings that change no number are others now."""
-    if differing:
-        rows = [f"{key} = {json.dumps(new)} (it was {json.dumps(old)})" for key, old, new in differing]
-        print(f"{stage} goes on with {', '.join(rows)}", file=sys.stderr)
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -126,7 +126,6 @@ class EvalSection(_Section):
         default=None, description="Seed of what policies draw in the evaluation; that of the whole run by default."
     )
     samples: int = Field(default=1, ge=1, description="episodes of each task")
-    pass_k: tuple[int, ...] = Field(default=(), description="for each k, the chance that one of k samples passes")
     pairs: tuple[str, ...] = Field(
         default=(), description="Pairs to compare, as `a-b`; each policy minus those before it by default."
     )
@@ -199,6 +198,9 @@ class Recipe(_Section):
     def _as_long_as_its_stages(cls, table: Any) -> Any:
         """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
         recipe = as_mapping(table)
+        for name in ("sft", "grpo"):
+            if "seed" in as_mapping(recipe.get(name)):
+                raise ValueError(f"{name}.seed is no key; set seed, which holds for the whole run")
         stages = recipe.get("stage", ())
         stages = cast(Sequence[Any], stages) if isinstance(stages, list | tuple) else ()
         steps = [as_mapping(stage).get("steps") for stage in stages]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -83,27 +83,19 @@ class RunContext:
             settings["model"]["path"] = _as_seen_from(self.folder, self.recipe.model.path)
             if self.recipe.trainer != "local":  # a server may move
                 settings["trainer"] = self.recipe.trainer.partition(":")[0]
-        code = dict(self._environment_code)
+        data, code, rewards = self._sources
         if "rewards" in settings:
-            code |= self._reward_code
+            code = code | rewards
         if "grpo" in settings:
-            code |= algorithm_sources(self.recipe.grpo.algorithm)
-        data = dict(self._data)
+            code = code | algorithm_sources(self.recipe.grpo.algorithm)
         if "sft" in settings:
-            data |= {f"episodes of {path.name}": digest(path) for path in self.lessons}
+            data = data | {f"episodes of {path.name}": digest(path) for path in self.lessons}
         return StageInputs(settings=settings, data=data, code=code)
 
     @cached_property
-    def _data(self) -> dict[str, str]:
-        return data_sources(self.job)
-
-    @cached_property
-    def _environment_code(self) -> dict[str, str]:
-        return environment_sources(self.job)
-
-    @cached_property
-    def _reward_code(self) -> dict[str, str]:
-        return reward_sources(self.job)
+    def _sources(self) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        """Digests of the rows, of the environment's code, and of that of the rewards."""
+        return data_sources(self.job), environment_sources(self.job), reward_sources(self.job)
 
     @property
     def base(self) -> str:
@@ -148,19 +140,14 @@ def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
 def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     """A checkpoint of the run as a policy."""
     stage, greedy = CHECKPOINTS[name]
-    grpo = run.recipe.grpo
+    grpo, model = run.recipe.grpo, run.checkpoint(stage)
     sampling = grpo.sampling.changed(temperature=0) if greedy else grpo.sampling
-    model = run.checkpoint(stage)
-    if (address := run.job.address(model)) is not None:
+    address = run.job.address(model)
+    if address is not None:
         return served_policy(address, run.job.words(address, model), sampling, name=name, counts=run.counts)
-    options: Mapping[str, Any] = run.job.loading() if stage == "model" else run.job.loading_trained()
-    load = partial(load_model, model, **options)
-    make = partial(
-        LocalPolicy,
-        sampling=sampling,
-        name=name,
-        batch_size=grpo.batch_size,
-        grammar=run.spec.language.grammar,
-    )
+    options = run.job.loading() if stage == "model" else run.job.loading_trained()
+    grammar = run.spec.language.grammar
+    make = partial(LocalPolicy, sampling=sampling, name=name, batch_size=grpo.batch_size, grammar=grammar)
     prompt = run.recipe.eval.prompted if name == "prompted" else None
+    load = partial(load_model, model, **options)
     return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name, system_prompt=prompt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from gradus.core.documents import Diagnoses, Results, read_document
-from gradus.core.files import write_json
+from gradus.core.files import read_toml, write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
 from gradus.evidence.reports.results import differences, figure
@@ -65,36 +64,34 @@ def diagnosis_of(run: Path) -> Diagnoses:
 
 
 def evaluation_records(run: Path) -> list[dict[str, Any]]:
-    """Returns records for the rules: how the evaluation compares GRPO with the model before it."""
+    """Returns records for the rules: how the evaluation compares GRPO with the model before it, and with its teacher."""
     path = run / "results.json"
     results = read_document(path, Results) if path.is_file() else None
     if results is None or results.get("quick") or not results["conditions"]:  # at toy size no figure means anything
         return []
     conditions = results["conditions"]
     condition = next(iter(conditions))
-    stored = {(pair.first, pair.second): pair for pair in differences(conditions, condition)}
+    head = {"kind": "evaluation", "condition": condition}
+    pairs = {(pair.first, pair.second): pair for pair in differences(conditions, condition)}
     records: list[dict[str, Any]] = []
     for names in _BEFORE:
-        if (pair := stored.get(names)) is not None:
-            figures = {name: asdict(change) for name, change in pair.figures.items()}
-            records.append({"kind": "evaluation", "condition": condition, "pair": " - ".join(names), **figures})
-    return records + _beside_teacher(run, conditions, condition)
-
-
-def _beside_teacher(run: Path, conditions: Mapping[str, Any], condition: str) -> list[dict[str, Any]]:
-    """GRPO's student minus the teacher of the run's recipe, of the means; ``span``: what the teacher earns above the worst policy."""
-    path = run / "recipe.toml"
-    recipe = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if names in pairs:
+            changes = {name: asdict(change) for name, change in pairs[names].figures.items()}
+            records.append({**head, "pair": " - ".join(names), **changes})
+    # The student minus the teacher of the run's recipe, of the means, beside what the teacher earns above the worst policy.
+    recipe = read_toml(run / "recipe.toml") if (run / "recipe.toml").is_file() else {}
     teach: Mapping[str, Any] = recipe.get("teach", {})
-    teacher = teach.get("policy")
-    policies = conditions[condition]["policies"]
-    rewards = {name: figure(policy.get("reward")) for name, policy in policies.items()}
-    means = {name: reward.mean for name, reward in rewards.items() if reward is not None}
-    if not {"grpo", teacher} <= means.keys() or teach.get("enabled") is False:
-        return []
-    record = {"kind": "evaluation", "condition": condition, "pair": f"grpo - {teacher}", "of": "teacher"}
-    change = {"mean": means["grpo"] - means[str(teacher)]}
-    return [{**record, "reward": change, "span": means[str(teacher)] - min(means.values())}]
+    means: dict[str, float] = {}
+    for name, policy in conditions[condition]["policies"].items():
+        reward = figure(policy.get("reward"))
+        if reward is not None and reward.mean is not None:
+            means[name] = reward.mean
+    teacher = str(teach.get("policy"))
+    if {"grpo", teacher} <= means.keys() and teach.get("enabled") is not False:
+        change, span = means["grpo"] - means[teacher], means[teacher] - min(means.values())
+        pair = {"pair": f"grpo - {teacher}", "of": "teacher", "reward": {"mean": change}, "span": span}
+        records.append({**head, **pair})
+    return records
 
 
 def diagnoses_table(document: Diagnoses) -> list[Any]:

@@ -41,8 +41,6 @@ from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder, 
 from gradus.runs.stages.stages import STAGES, stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
-from gradus.training.config import GrpoConfig
-from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.trackers import check_trackers
 
 
@@ -164,17 +162,13 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
 
-    def own(config: LessonConfig | GrpoConfig) -> dict[str, Any]:
-        """One thread; and a seed that the recipe gives this stage moves on with the run's."""
-        moved = {"seed": config.seed + seed - recipe.seed} if "seed" in config.model_fields_set else {}
-        return {"threads": 1, **moved}
-
+    one_thread = {"threads": 1}
     return recipe.model_copy(
         update={
             "seed": seed,
             "audit": recipe.audit.model_copy(update={"enabled": False}),
-            "sft": recipe.sft.model_copy(update=own(recipe.sft)),
-            "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),
+            "sft": recipe.sft.model_copy(update=one_thread),
+            "grpo": recipe.grpo.model_copy(update=one_thread),
             "eval": recipe.eval.model_copy(update={"seed": judged}),
         }
     )
@@ -213,7 +207,6 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
         graders=graders_of(run),
         pairs=run.job.pairs(),
         checkpoint="grpo/best",
-        pass_k=section.pass_k,
     )
     if section.samples > 1:
         document["samples"] = section.samples

@@ -133,7 +133,6 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
         {name: policies.get(name) for name in names},
         stored=stored,
         graders=graders_of(run),
-        pass_k=run.recipe.eval.pass_k,
         pairs=run.job.pairs(),
         checkpoint="grpo/best",
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from math import fsum
 from pathlib import Path
@@ -23,6 +24,7 @@ from gradus.stats import format_money, format_number
 from gradus.training.data.tasks import taught_indices
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
+_COSTS = ("episodes", "rolled_out", "failed", "reward_mean", "prompt_tokens", "completion_tokens", "cost", "reason")
 
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
 Progress = Callable[[float, int], None]
@@ -76,17 +78,7 @@ class TeachSummary:
 
     def as_costs(self) -> dict[str, Any]:
         """Returns what ``costs.json`` stores of the stage."""
-        names = (
-            "episodes",
-            "rolled_out",
-            "failed",
-            "reward_mean",
-            "prompt_tokens",
-            "completion_tokens",
-            "cost",
-            "reason",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _COSTS}
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
@@ -128,37 +120,24 @@ def teach(
     # An answer of a teacher behind an API costs money, so few are under way between two writes.
     spans = _missing(kept, taught_indices(spec, episodes, reserved), getattr(policy, "concurrency", _CHUNK))
     with ExitStack() as stack:
-        writer: EpisodeWriter | None = (
-            None  # opened with the first episodes: a teacher without an answer leaves no file
-        )
-        for chunk in _chunks(spec, policy, grader, spans, seed, lambda done: progress and progress(done, episodes)):
+        writer: EpisodeWriter | None = None  # a teacher without an answer leaves no file
+        for first, indices in spans:
+            tasks = [spec.train_task(index) for index in indices]
+            done = partial(_tell, progress, first, episodes)
+            keyed = {"seed": seed, "key": ("teach",), "first_group": first}
+            rolled = roll_out(spec, policy, tasks, grader=grader, progress=done, **keyed).episodes
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
-            writer.write(chunk)
-            summary.count(chunk)
+            writer.write(rolled)
+            summary.count(rolled)
     summary.rolled_out = sum(len(indices) for _, indices in spans)
     summary.seconds = time.perf_counter() - started
     return summary
 
 
-def _chunks(
-    spec: EnvironmentSpec,
-    policy: Policy,
-    grader: Grader,
-    spans: Sequence[Span],
-    seed: int,
-    tell: Callable[[float], object],
-) -> Iterator[list[Episode]]:
-    """Yields the episodes of each span of tasks. ``tell`` is told how many episodes are there."""
-    for first, indices in spans:
-
-        def told(done: float, _: int, first: int = first) -> None:
-            tell(first + done)
-
-        tasks = [spec.train_task(index) for index in indices]
-        rolled = roll_out(
-            spec, policy, tasks, seed=seed, key=("teach",), first_group=first, grader=grader, progress=told
-        )
-        yield rolled.episodes
+def _tell(progress: Progress | None, first: int, episodes: int, done: float, _: int) -> None:
+    """Says how many of all episodes are there."""
+    if progress is not None:
+        progress(first + done, episodes)
 
 
 def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
@@ -188,10 +167,9 @@ def _kept(spec: EnvironmentSpec, path: Path, note: str, grader: Grader) -> dict[
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
     kept = {episode.group: episode for episode in stored.episodes if episode.stop not in FAULTS}
-    fresh = {index: episode for index, episode in kept.items() if _graded_by(episode, grader)}
-    stale = {index: episode for index, episode in kept.items() if index not in fresh}
-    if stale:
-        kept |= dict(zip(stale, grade_episodes(spec, list(stale.values()), grader), strict=True))
+    stale = [index for index, episode in kept.items() if not _graded_by(episode, grader)]
+    graded = grade_episodes(spec, [kept[index] for index in stale], grader) if stale else []
+    kept |= dict(zip(stale, graded, strict=True))
     for problem in stored.problems:
         go_around(problem, "its episode is rolled out again")
     if stale or stored.problems or len(kept) < len(stored.episodes):

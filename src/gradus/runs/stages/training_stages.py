@@ -30,7 +30,6 @@ from gradus.runs.job import Job
 from gradus.runs.manifest import TRAINING
 from gradus.runs.money import STEPS
 from gradus.runs.policies import make_policy, teacher_name
-from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import RunContext
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
@@ -41,7 +40,7 @@ from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import train_grpo, train_learner
-from gradus.training.lesson_config import DistillConfig, DistillTable, SftConfig
+from gradus.training.lesson_config import DistillTable
 from gradus.training.run.options import GrpoOptions, PushWeights, RunOptions
 from gradus.training.run.trackers import open_trackers
 from gradus.training.sft import train_sft
@@ -68,7 +67,8 @@ def _tracked(run: RunContext, folder: Path, config: BaseModel) -> Generator[RunO
 
 def do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     """SFT on the teacher's episodes, or on the files in their place."""
-    folder, config = run.folder / "sft", _seeded(run.recipe.sft, run.recipe)
+    folder = run.folder / "sft"
+    config = run.recipe.sft.model_copy(update={"seed": run.recipe.seed})
     resume = _begun(folder)
     lessons = _read_lessons(run.spec, run.lessons or [run.folder / "teach" / "episodes.jsonl.gz"])
     with _tracked(run, folder, config) as options:
@@ -82,7 +82,7 @@ def do_sft(run: RunContext, cost: dict[str, Any]) -> None:
 def do_distill(run: RunContext, cost: dict[str, Any]) -> None:
     """Distillation of the recipe's teacher."""
     recipe, spec, folder = run.recipe, run.spec, run.folder / "distill"
-    config = _seeded((recipe.distill or DistillTable()).over(recipe.sft), recipe)
+    config = (recipe.distill or DistillTable()).over(recipe.sft).model_copy(update={"seed": recipe.seed})
     resume, sampling = _begun(folder), recipe.grpo.sampling
     with _tracked(run, folder, config) as options:
         student = prepare_model(_model_to_train(run.job, _start(run, "distill"), config), config)
@@ -106,7 +106,8 @@ def do_distill(run: RunContext, cost: dict[str, Any]) -> None:
 def do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     """GRPO in this process, with a server that samples, or on a server that trains."""
     job, spec, folder = run.job, run.spec, run.folder / "grpo"
-    config, model = _seeded(run.recipe.grpo, run.recipe), _start(run, "grpo")
+    config = run.recipe.grpo.model_copy(update={"seed": run.recipe.seed})
+    model = _start(run, "grpo")
     resume = _begun(folder)
 
     def teacher(student: LoadedTokenizer) -> Teacher:
@@ -152,14 +153,6 @@ def _tokens(folder: Path) -> int:
     """Tokens that a training stage went through, from its own metrics."""
     records = read_metrics(folder / "metrics.jsonl")
     return sum(int(record.get("tokens") or 0) for record in records if record.get("kind") in STEPS)
-
-
-C = TypeVar("C", SftConfig, DistillConfig, GrpoConfig)
-
-
-def _seeded(config: C, recipe: Recipe) -> C:
-    """The stage's own seed if the recipe gives one, else the run's."""
-    return config if "seed" in config.model_fields_set else config.model_copy(update={"seed": recipe.seed})
 
 
 def _read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
