@@ -60,7 +60,7 @@ def init(
     overwrite: Overwrite = False,
 ) -> list[str]:
     """Write a recipe that fits your data. It looks at your rows or environment and says what is missing."""
-    from gradus.runs.recipe.example import write_letters
+    from gradus.commands.example import write_letters
     from gradus.runs.recipe.starter import write_first_recipe
 
     if (source is None) == (example is None):
