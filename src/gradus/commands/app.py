@@ -115,8 +115,8 @@ def run_command(line: Sequence[str]) -> int:
     try:
         function, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False, verbose=False)
     except CycloptsError as error:
-        known = f"gradus {words[0]}" if words[0] in app else "gradus"
-        problem(f"{error} {known} --help lists what there is.")
+        place = f"gradus {words[0]}" if words[0] in app else "gradus"
+        problem(f"{error} {place} --help lists what there is.")
         return _USAGE
     entry = COMMANDS.get(_ENTRIES.get(function, ""))
     if entry is not None and json_file is not None:

@@ -76,8 +76,8 @@ class Audit(Shown):
             parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
         parts += screen(result, whole=verbose())
         if result.review:
-            told = f"{len(result.review)} accepted answers that no rule settles; the page of --out shows them"
-            parts.append(Text(told))
+            review = f"{len(result.review)} accepted answers that no rule settles; the page of --out shows them"
+            parts.append(Text(review))
         return parts
 
     def save(self, folder: str | Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def _shared_policy(stored: Iterable[Results], name: str | None) -> str:
 
 
 def _of_condition(of_seeds: Mapping[int, Sequence[Episode]], condition: str) -> dict[int, Sequence[Episode]]:
+    """The episodes of one condition, by training seed."""
     selected: dict[int, Sequence[Episode]] = {}
     for seed, episodes in of_seeds.items():
         selected[seed] = [episode for episode in episodes if episode.task.condition == condition]
@@ -183,8 +185,8 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     labels = sorted(set(code[0]).intersection(*code))
     rows = [(label, [digests[label] for digests in code]) for label in labels]
     rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADING)]
+    folders = ", ".join(repr(str(folder)) for folder in runs.values())
     for label, values in rows:
-        folders = ", ".join(repr(str(folder)) for folder in runs.values())
         again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
         _require_one(label, dict(zip(runs, values, strict=True)), f"evaluate them with one grader: {again}")
 
@@ -207,7 +209,7 @@ def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     defaults = _flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True))
     tables = [{**defaults, **_flattened(read_toml(folder / "recipe.toml"))} for folder in runs.values()]
     rows: list[tuple[str, list[str]]] = []
-    for key in dict.fromkeys(key for table in tables for key in table):
+    for key in dict.fromkeys(chain.from_iterable(tables)):
         values = [table.get(key, "–") for table in tables]
         if len(set(values)) > 1:
             rows.append((key, values))
@@ -222,6 +224,7 @@ def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence
 
 
 def _stored(folder: Path, policy: str) -> Sequence[Episode]:
+    """The episodes of a policy that the evaluation in a folder stored."""
     path = folder / "eval" / "episodes.jsonl.gz"
     stored = read_episodes(path)
     for problem in (*stored.problems, *changed_since(path)):

@@ -162,6 +162,7 @@ def resolve(recipe: Recipe, *, environment: EnvironmentSpec | None = None, rewar
 
 
 def _job(recipe: Recipe, bare: EnvironmentSpec, rewards: RewardChoice, *, named: bool) -> Job:
+    """The job of a recipe: its rewards and weights make the grader of its environment."""
     spec = bare
     if recipe.weights:
         grader = bare.grader(recipe.grader)

@@ -234,6 +234,7 @@ class Manifest:
                 self.folder.rmdir()
 
     def _write(self) -> None:
+        """Store the manifest, in the process that writes."""
         if self.writing:
             write_json(self.path, {"schema": SCHEMA, "stages": self._stages, "summaries": self._summaries})
 
@@ -244,6 +245,7 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _downstream(stage: str) -> list[str]:
+    """The stages that build on a stage, directly or by others."""
     names: list[str] = []
     for name, needs in UPSTREAM.items():
         if stage in needs or set(names) & set(needs):

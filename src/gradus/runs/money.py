@@ -41,10 +41,11 @@ class Ledger:
     @contextmanager
     def paying(self, stage: str, row: dict[str, Any]) -> Generator[None]:
         """Does a stage with what is left, and writes to its ``row`` what servers were paid. Raises OutOfMoney if that is not enough."""
-        left = self._left()
-        if left is not None and left <= 0:
+        most = self.prices.max_cost
+        budget = None if most is None else most - (self.total or 0.0)
+        if budget is not None and budget <= 0:
             raise OutOfMoney(self._sentence(f"nothing is left for {stage}"))
-        self.account = Account(limit=left)
+        self.account = Account(limit=budget)
         self._began, self._before, self._stopped = time.perf_counter(), 0.0, False
         paid = row.get("paid", 0.0)
         try:
@@ -95,9 +96,11 @@ class Ledger:
         return fsum(row["cost"] for row in self.costs()) if self.prices.are_set else None
 
     def _cost(self, row: Mapping[str, Any]) -> float:
+        """What a stage's row of the manifest cost: servers and this machine."""
         return row.get("paid", 0.0) + self._machine(row["seconds"])
 
     def _machine(self, seconds: float) -> float:
+        """What this machine costs for so many seconds."""
         return seconds * self.prices.hour / 3600
 
     @property
@@ -105,11 +108,8 @@ class Ledger:
         """What servers were paid in this stage: for answers, and for training."""
         return self.account.spent + self._counts.cost(self.prices.training)
 
-    def _left(self) -> float | None:
-        limit = self.prices.max_cost
-        return None if limit is None else limit - (self.total or 0.0)
-
     def _sentence(self, reason: str) -> str:
+        """What the run has cost, why it stops, and the way on."""
         spent, limit = format_money(self.total or 0.0), self.prices.max_cost
         return f"the run has cost {spent} of at most {format_money(limit or 0.0)}, and {reason}; what was done is kept, and the same command with a higher --max-cost goes on"
 
@@ -136,6 +136,7 @@ def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
     pairs = next(iter(results["conditions"].values()))["pairs"]
 
     def of_a_dollar(bound: float | None) -> float | None:
+        """A figure for each dollar of the run."""
         return None if bound is None else bound / total
 
     for name in ("grpo - base", "distill - base", "sft - base"):

@@ -142,6 +142,7 @@ def make_policy(
     load = partial(load_model, path, **trained_precision(path), keep_history=keep)
 
     def policy(loaded: LoadedModel) -> LocalPolicy:
+        """The policy of a loaded model, which samples as it was trained."""
         sampling = loaded.settings.sampling or sampling_of(spec)
         sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
         return LocalPolicy(loaded, sampling, name=name, grammar=spec.language.grammar)
@@ -153,6 +154,7 @@ def make_policy(
 
 
 def _remote(model: str, settings: Mapping[str, Any]) -> Policy:
+    """A policy behind an API."""
     from gradus.policies.remote.policy import RemotePolicy
 
     if not model:

@@ -36,6 +36,7 @@ def progress_bar(title: str, total: int, unit: str) -> Generator[Callable[..., N
         current, lines = title, None if quiet() or console.is_terminal else _Lines(unit)
 
         def advance(done: float, of: int, label: str | None = None, note: str = "") -> None:
+            """Moves the bar, and gives it another title or note."""
             nonlocal current
             if label is not None and label != current:
                 current = label
@@ -56,6 +57,7 @@ class _Lines:
         self._last = self._since = time.monotonic()
 
     def tell(self, title: str, description: str, done: float, total: int) -> None:
+        """Prints a line if the last one is long ago."""
         now = time.monotonic()
         if title != self._title:
             self._title, self._since, self._first = title, now, done

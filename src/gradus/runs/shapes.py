@@ -124,11 +124,9 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     head = model.get_output_embeddings()
-    linear = [
-        module.weight
-        for module in model.modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
-    ]
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    linear = [layer.weight for layer in layers if layer is not head]
+    head_dim = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
     return ModelShape(
         name=str(path_or_name),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -136,7 +134,7 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
         kv_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_dim=getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0),
+        head_dim=head_dim,
         intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         context=context_length(config),

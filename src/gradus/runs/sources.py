@@ -88,6 +88,7 @@ def _rows_label(name: str) -> str:
 
 
 def _known(sources: Mapping[str, str | None]) -> dict[str, str]:
+    """The sources whose digest could be computed."""
     return {name: value for name, value in sources.items() if value is not None}
 
 

@@ -64,6 +64,7 @@ def _inspect(sample: Mapping[str, Any]) -> tuple[str, int, float] | None:
 
 
 def _row(task: Any, sample: Any, value: Any) -> tuple[str, int, float] | None:
+    """Task, sample and score; None if there is no number."""
     return (str(task), int(sample), float(value)) if isinstance(value, int | float) else None
 
 

@@ -158,49 +158,63 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
 def _figures(
     spec: EnvironmentSpec, episodes: Sequence[Episode], config: GrpoConfig, *, speeds: Sequence[float], **seconds: float
 ) -> BaseProbe:
+    """The figures of the probe's episodes; SAMPLES of one question follow each other."""
     values = [episode.reward.value if episode.reward else None for episode in episodes]
-    groups = [values[first : first + SAMPLES] for first in range(0, len(values), SAMPLES)]
-    rewards = [value for value in values if value is not None]
-    turns = [turn for episode in episodes for turn in episode.turns]
-    paid = [
-        max(map(_length, episode.turns))
-        for episode, value in zip(episodes, values, strict=True)
-        if episode.turns and value is not None and value > min(rewards)
-    ]
-    golds = [str(episode.outcome.get("answer") or "") for episode in episodes]
-    stated = [
-        bool(gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", _answers(episode), re.IGNORECASE))
-        for gold, episode in zip(golds, episodes, strict=True)
-    ]
-    place = next((i for i, holds in enumerate(stated) if holds and not values[i]), 0)
+    least = min((value for value in values if value is not None), default=0.0)
+    paid: list[int] = []
+    stated: list[bool] = []
+    cut: list[float] = []
+    longest_gold = 0
+    for episode, value in zip(episodes, values, strict=True):
+        gold = str(episode.outcome.get("answer") or "")
+        longest_gold = max(longest_gold, len(gold))
+        stated.append(bool(gold) and _states(_answers(episode), gold))
+        cut += [float(turn.cut) for turn in episode.turns]
+        if episode.turns and value is not None and value > least:
+            paid.append(max(map(_length, episode.turns)))
+    groups = [set(values[first : first + SAMPLES]) - {None} for first in range(0, len(values), SAMPLES)]
+    unpaid = [place for place, holds in enumerate(stated) if holds and not values[place]]
+    place = unpaid[0] if unpaid else 0
     example = episodes[place]
+    errors = [episode.reward.error for episode in episodes if episode.reward and episode.reward.error]
     return BaseProbe(
-        reward=mean_interval(values, clusters=[str(number // SAMPLES) for number in range(len(values))]),
-        varied=mean_interval([float(len({*group} - {None}) > 1) for group in groups]),
-        cut=mean_interval([float(turn.cut) for turn in turns]),
+        reward=mean_reward(episodes, clusters=[str(number // SAMPLES) for number in range(len(values))]),
+        varied=mean_interval([float(len(group) > 1) for group in groups]),
+        cut=mean_interval(cut),
         speed=mean_interval(speeds),
         paid=max(paid, default=None),
         lengths=[_tokens(episode) for episode in episodes],
-        longest_gold=max(map(len, golds), default=0),
+        longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
-        error=next(
-            (episode.reward.error for episode in episodes if episode.reward and episode.reward.error), "no reward came"
-        ),
+        error=errors[0] if errors else "no reward came",
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
         **seconds,
     )
 
 
+def mean_reward(episodes: Sequence[Episode], **options: Any) -> Interval:
+    """Returns the mean reward of episodes with its interval; those without a reward are left out."""
+    return mean_interval([episode.reward.value if episode.reward else None for episode in episodes], **options)
+
+
+def _states(answer: str, gold: str) -> bool:
+    """True if an answer holds the gold text as words of its own."""
+    return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", answer, re.IGNORECASE) is not None
+
+
 def _answers(episode: Episode) -> str:
+    """All answers of an episode as one text."""
     return "\n".join(turn.action for turn in episode.turns)
 
 
 def _length(turn: Any) -> int:
+    """Sampled tokens of a turn."""
     return len(turn.tokens.action_ids) if turn.tokens else 0
 
 
 def _tokens(episode: Episode) -> int:
+    """Sampled tokens of an episode."""
     return sum(map(_length, episode.turns))
 
 

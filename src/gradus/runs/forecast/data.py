@@ -36,6 +36,7 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
     unscored = [item for item in items if not _gold_scores(item)]
 
     def too_long(item: Item) -> bool:
+        """True if a row's prompt leaves no room for an answer."""
         system = tasks.system_prompt if item.system is None else item.system
         return limit is not None and length(system, item.question) > limit
 
@@ -73,6 +74,7 @@ def _length(subject: Subject) -> tuple[Length, int | None]:
 
 
 def _gold_scores(item: Item) -> bool:
+    """True if a row's own gold answer, in the format that is asked for, is right."""
     gold = gold_answer(item.answer)
     read = read_answer(in_format("known", gold)).text
     return not gold or (read is not None and same_answer(read, gold))
@@ -94,6 +96,7 @@ def _answers_differ(items: Sequence[Item]) -> bool:
 
 
 def _overlap(tasks: TableTasks) -> list[Item]:
+    """Held-out rows whose question is trained on."""
     trained = {question_key(item.question) for item in tasks.splits["train"]}
     held = {
         question_key(item.question): item for split in ("in-distribution", "held-out") for item in tasks.splits[split]

@@ -114,6 +114,7 @@ def probe_model(loaded: LoadedModel) -> ModelProbe:
 
 
 def _largest(gaps: np.ndarray) -> float:
+    """The largest gap; infinite if one is not a number."""
     return float(gaps.max()) if np.isfinite(gaps).all() else float("inf")
 
 
@@ -131,8 +132,8 @@ def _sampled(policy: LocalPolicy, system: str, shown: Sequence[str]) -> list[lis
     actions_of: list[list[Action]] = [[] for _ in starts]
     for turn in range(2):
         texts = [shown[row // 2] if turn == 0 else shown[2 + row % 2] for row in range(4)]
-        asked = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(texts)]
-        for row, action in enumerate(session.act(asked)):
+        requests = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(texts)]
+        for row, action in enumerate(session.act(requests)):
             if action.failure is not None:
                 raise PolicyError(f"the model cannot answer: {action.failure.message}")
             actions_of[row].append(action)
@@ -164,6 +165,7 @@ def _sequence(actions: Sequence[Action], number: int) -> TrainingSample:
 
 @torch.no_grad()
 def _plain(loaded: LoadedModel, sequence: TrainingSample) -> np.ndarray:
+    """The log-probs of a sequence's sampled tokens by one plain forward."""
     ids = sequence.ids.to(loaded.device)
     logprobs = loaded.model(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(-1)
     places = sequence.positions.to(loaded.device)

@@ -10,9 +10,11 @@ from gradus.environments.verifiable.items import TableTasks, example_of, mixed
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out
+from gradus.runs.forecast.base_probe import mean_reward
+from gradus.runs.forecast.time import changed
 from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
-from gradus.stats import Interval, format_number, mean_interval
+from gradus.stats import Interval, format_number
 
 QUESTIONS = 24
 _EXAMPLES = (2, 4)
@@ -46,9 +48,9 @@ class PromptTrial:
         """Returns the setting that follows: a better prompt than a person's is asked of the base beside it."""
         if not self.fixed:
             return {_KEY: self.best.text}
-        own = next(prompt for prompt in self.prompts if prompt.name == _INSTRUCTION)
-        better = self.best.text is not None and (self.best.reward.mean or 0.0) > (own.reward.mean or 0.0)
-        return {"eval.prompted": self.best.text} if better else {}
+        rewards = {prompt.name: prompt.reward.mean or 0.0 for prompt in self.prompts}
+        better = rewards[self.best.name] > rewards[_INSTRUCTION]
+        return {"eval.prompted": self.best.text} if better and self.best.text is not None else {}
 
     def line(self) -> str:
         """Returns the figures in a line."""
@@ -62,7 +64,9 @@ def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> Prompt
     texts = prompts_of(job)
     if not texts:
         return None
-    jobs = {name: _with_prompt(job, text) for name, text in texts.items()}
+    jobs: dict[str, Job] = {}
+    for name, text in texts.items():
+        jobs[name] = job.with_recipe(changed(job.recipe, {_KEY: text}))
     questions = _questions(jobs)
     prompts: list[TriedPrompt] = []
     with progress_bar("prompts", len(jobs), "prompts") as advance:
@@ -87,11 +91,6 @@ def prompts_of(job: Job) -> dict[str, str | None]:
     return texts
 
 
-def _with_prompt(job: Job, text: str | None) -> Job:
-    model = job.recipe.model.model_copy(update={"system_prompt": text})
-    return job.with_recipe(job.recipe.model_copy(update={"model": model}))
-
-
 def _tasks_by_question(spec: EnvironmentSpec) -> Mapping[str, Task]:
     """Returns the tasks of one pass through the training rows by what they ask."""
     tasks, content = spec.data_set, spec.content
@@ -104,21 +103,16 @@ def _tasks_by_question(spec: EnvironmentSpec) -> Mapping[str, Task]:
 def _questions(jobs: Mapping[str, Job]) -> list[str]:
     """Returns questions that every candidate can ask: none of them is an example of a prompt."""
     by_job = [_tasks_by_question(job.environment) for job in jobs.values()]
-    shared = [question for question in by_job[0] if all(question in tasks for tasks in by_job)]
-    return shared[:QUESTIONS]
+    shared = set(by_job[0]).intersection(*by_job)
+    return [question for question in by_job[0] if question in shared][:QUESTIONS]
 
 
 def _greedy_reward(job: Job, loaded: LoadedModel, questions: Sequence[str]) -> Interval:
+    """The reward of the base's greedy answers to these questions."""
     config, spec = job.recipe.grpo, job.environment
     greedy = config.sampling.changed(temperature=0)
     policy = LocalPolicy(loaded, greedy, name="base", batch_size=config.batch_size, grammar=spec.language.grammar)
-    tasks = _tasks_by_question(spec)
-    rolled = roll_out(
-        spec,
-        policy,
-        [tasks[question] for question in questions],
-        seed=job.recipe.seed,
-        key=("prompts",),
-        grader=job.grader,
-    )
-    return mean_interval([episode.reward.value if episode.reward else None for episode in rolled.episodes])
+    by_question = _tasks_by_question(spec)
+    tasks = [by_question[question] for question in questions]
+    rolled = roll_out(spec, policy, tasks, seed=job.recipe.seed, key=("prompts",), grader=job.grader)
+    return mean_reward(rolled.episodes)

@@ -72,6 +72,7 @@ def _enough_tasks(subject: Subject) -> None:
 
 
 def _policy(subject: Subject, name: str) -> None:
+    """Raises ConfigError for a policy that is neither a checkpoint of a run nor known."""
     if name not in CHECKPOINTS:
         require_policy(subject.spec, name, also=CHECKPOINTS)
 

@@ -159,6 +159,7 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
 
 
 def _validated(table: Mapping[str, Any], source: str) -> Recipe:
+    """The recipe of a table. Raises ConfigError with a line for each fault."""
     try:
         # JSON has lists alone, which pydantic takes for tuples; a date or a path is refused or taken by its text.
         return Recipe.model_validate(json.loads(json.dumps(table, default=str)))

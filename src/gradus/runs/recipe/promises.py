@@ -41,6 +41,7 @@ class Promise(BaseModel):
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Promise:
+        """A promise is about one thing and has one threshold."""
         if (self.policy is None) == (self.pair is None):
             raise ValueError("a promise is about a policy or a pair, exactly one of them")
         if (self.above is None) == (self.below is None):
@@ -73,6 +74,7 @@ def check_promises(promises: Sequence[Promise], results: Mapping[str, Any], main
 
 
 def _value(promise: Promise, results: Mapping[str, Any]) -> float | None:
+    """The figure that a promise is about; None if the results do not have it."""
     condition = results.get("conditions", {}).get(promise.condition, {})
     kind, name = ("pairs", promise.pair) if promise.pair else ("policies", promise.policy)
     entry: Any = condition.get(kind, {}).get(name, {})

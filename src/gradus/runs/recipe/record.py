@@ -22,6 +22,8 @@ from gradus.training.lesson_config import DistillTable, SftConfig
 
 
 class _Section(BaseModel):
+    """A table of a recipe, which refuses unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -97,6 +99,7 @@ class PricesSection(_Section):
 
     @model_validator(mode="after")
     def _limit_has_prices(self) -> PricesSection:
+        """A limit without a price would never be reached."""
         if self.max_cost is not None and not self.are_set:
             raise ValueError("max_cost needs a price: of teacher, judge, reader, evaluation, training or hour")
         return self
@@ -230,6 +233,7 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        """Refuses settings that exclude each other, or have no effect together."""
         self.grpo.check_own_sampler()
         self._check_trainer()
         if self.model.system_prompt is not None and not self.rewards:
@@ -251,6 +255,7 @@ class Recipe(_Section):
         return self
 
     def _check_trainer(self) -> None:
+        """Refuses what a server of the Tinker API cannot do."""
         if server_of(self.trainer) is None:
             if self.prices.training is not None:
                 raise ValueError("prices.training has no effect with trainer = 'local'; leave it out")

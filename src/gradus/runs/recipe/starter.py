@@ -134,6 +134,7 @@ def beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """
 
     def from_here(text: str) -> str:
+        """A path of the recipe's folder as one from the current folder."""
         path = Path(text)
         return str(folder / path) if text and not path.is_absolute() and (folder / path).exists() else text
 
@@ -170,6 +171,7 @@ def with_paths(name: str, change: Callable[[str], str]) -> str:
 
 
 def _option(option: str, change: Callable[[str], str]) -> str:
+    """An option of a data set, with its path changed."""
     key, _, value = option.partition("=")
     return f"{key}={quoted(change(unquote_plus(value)))}" if key in ("test", "system", "tasks") else option
 
@@ -220,13 +222,17 @@ def _answer(item: Item) -> str:
 
 
 def _most_tokens(texts: Sequence[str], words: Collection[str]) -> int:
+    """Tokens of the longest text; a word that is not known counts as its letters."""
+
     def tokens(text: str) -> int:
+        """Tokens of a text, at most."""
         return sum(1 if word in words else len(word) + 1 for word in text.split())
 
     return max(map(tokens, sorted(texts, key=len)[-_LONGEST:]))
 
 
 def _rounded(tokens: int) -> int:
+    """The next multiple of 16."""
     return -(-tokens // _ROUND) * _ROUND
 
 

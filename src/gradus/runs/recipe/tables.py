@@ -85,6 +85,7 @@ def parse_changes(settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
+    """Sets a value in a table, or unsets it if it is None; sections that are missing are made."""
     *sections, last = dotted.split(".")
     section: Any = table
     for index, part in enumerate(sections):
@@ -105,6 +106,7 @@ def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _place(entries: Sequence[Any], part: str, dotted: str) -> int:
+    """The place in a list that a part of a dotted key says."""
     if not part.isdecimal() or int(part) >= len(entries):
         raise ConfigError(f"{dotted}: expected a place in a list of {len(entries)}, counted from 0, got {part}")
     return int(part)
@@ -163,4 +165,5 @@ def _recipe_files() -> dict[str, Traversable]:
 
 
 def _shipped_table(file_name: str) -> dict[str, Any]:
+    """A recipe that comes with Gradus or an installed package."""
     return tomllib.loads(_recipe_files()[file_name.removesuffix(".toml")].read_text(encoding="utf-8"))

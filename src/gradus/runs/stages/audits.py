@@ -29,6 +29,7 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
     with progress_bar(f"audit {grader.name}", 0, "answers" if spec.max_turns == 1 else "episodes") as advance:
 
         def tell(label: str, done: float, total: int) -> None:
+            """Shows how far this part of the audit is."""
             advance(done, total, label)
 
         with redirect_stdout(sys.stderr):

@@ -120,6 +120,7 @@ def section_of(*names: str) -> Select:
 
     def select(run: RunContext) -> dict[str, Any]:
         # The number of calls at once changes no episode.
+        """The sections as JSON; how a teacher is called changes no episode."""
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
         return {name: dumped[name] for name in ("environment", "seed", *names)}
 

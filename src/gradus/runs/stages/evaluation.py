@@ -24,6 +24,7 @@ def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | Non
     with progress_bar("evaluate", 0, "episodes") as advance:
 
         def tell(name: str, done: float, total: int) -> None:
+            """Shows how far the policy of this name is."""
             advance(done, total, name)
 
         return evaluate(spec, policies, progress=tell, **options)

@@ -121,8 +121,8 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
     require_folder(folder, several=True)
     check_trackers(recipe.trackers)
     # A given model is rolled out before training, as GRPO will sample from it.
-    given = ("model", "grpo") if recipe.model.path else ()
-    stages = {"audit": STAGES["audit"], "eval": (_do_shared, section_of(*GRADED, "eval", *given))}
+    base = ("model", "grpo") if recipe.model.path else ()
+    stages = {"audit": STAGES["audit"], "eval": (_do_shared, section_of(*GRADED, "eval", *base))}
     numbers = [recipe.seed + index for index in range(seeds)]
     members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
     with ExitStack() as held:

@@ -101,6 +101,7 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
 
 
 def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
+    """Store the teacher's episodes of the training tasks."""
     section = run.recipe.teach
     name = teacher_name(run.spec, section.policy)
     path = run.folder / "teach" / "episodes.jsonl.gz"
@@ -124,6 +125,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
+    """Evaluate the run's policies, and store figures, episodes and what the report shows."""
     names = run.job.policies()
     stored = read_rollouts(run.rolled_out) if run.rolled_out else {}
     stored_names = {name for policies in stored.values() for name in policies}

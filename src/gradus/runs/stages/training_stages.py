@@ -59,6 +59,7 @@ def _tracked(run: RunContext, folder: Path, config: BaseModel) -> Generator[RunO
     with open_trackers(names, folder, name=folder.name, config=config.model_dump(mode="json")) as trackers:
 
         def observe(record: Mapping[str, Any]) -> None:
+            """Pass a record on."""
             trackers(record)
             run.ledger.watch(record)
 
@@ -111,6 +112,7 @@ def do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     resume = _begun(folder)
 
     def teacher(student: LoadedTokenizer) -> Teacher:
+        """The teacher of the distillation term, for this student."""
         return _find_teacher(spec, config.distill_teacher, student, config.sampling)
 
     with _tracked(run, folder, config) as observers:
@@ -230,8 +232,8 @@ def served_sampler(
     loaded = prepare_model(model, config)
     if ":" in config.sampler:
         engine: Any = import_object(config.sampler, "engine")
-        own = engine(loaded, config.sampling)
-        return loaded, own, own.sync_weights
+        policy = engine(loaded, config.sampling)
+        return loaded, policy, policy.sync_weights
     assert config.sampler_url is not None  # the settings see to it
     key = os.environ.get("VLLM_API_KEY")
     policy = HttpSampler(
@@ -254,9 +256,11 @@ def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
     """
 
     def push_weights(loaded: LoadedModel, step: int) -> None:
+        """Write the weights after a step, and let the server read them."""
         state = full_state_dict(loaded.model)
 
         def fill(aside: Path) -> None:
+            """Write model and tokenizer into a folder aside."""
             write_merged(aside, loaded.model, state)
             loaded.tokenizer.save_pretrained(aside)
 
