@@ -380,9 +380,7 @@ class Checklist(Shown):
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False)
-        for title in ("", "check", "result", "remedy"):
-            table.add_column(title, overflow="fold")
+        table = Table("", "check", "result", "remedy", box=None, pad_edge=False)
         for finding in self.findings:
             status = _STATUSES[finding.status]
             line = (Text(finding.evidence), Text(finding.remedy))

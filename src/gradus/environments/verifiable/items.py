@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
@@ -67,6 +68,12 @@ class TableTasks:
         self.splits = {split: tuple(items) for split, items in splits.items()}
         self.chats = any(item.chat for items in splits.values() for item in items)
         self._orders: dict[int, list[int]] = {}
+
+    @property
+    def items(self) -> list[Item]:
+        """All rows, each once."""
+        rows = chain.from_iterable(self.splits.values())
+        return list({id(item): item for item in rows}.values())
 
     def size(self, split: str) -> int:
         """Number of rows."""

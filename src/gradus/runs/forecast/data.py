@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 from gradus.core import GradusError
 from gradus.core.findings import Finding
@@ -29,8 +28,7 @@ def data(subject: Subject) -> list[Finding]:
 
 def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bool = True) -> list[Finding]:
     """Returns the faults of a data set. Prompts longer than ``limit`` fail. ``answered``: every row needs an answer; reward functions may need none."""
-    splits = [tasks.splits[name] for name in ("train", "in-distribution", "held-out")]
-    items = list({id(item): item for item in chain(*splits)}.values())
+    items = tasks.items
     repeated, contradicted = _repeats(items)
     unanswered = [item for item in items if answered and not gold_answer(item.answer)]
     unscored = [item for item in items if not _gold_scores(item)]

@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import unquote_plus
@@ -203,8 +202,7 @@ def with_room_for_rows(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str
     tasks = spec.data_set
     if not isinstance(tasks, TableTasks) or "nano" not in table.get("model", {}):
         return table
-    rows = chain.from_iterable(tasks.splits.values())
-    items = list({id(item): item for item in rows}.values())
+    items = tasks.items
     words = {*text_vocabulary(items[:_SAMPLED], [tasks.system_prompt, in_format("known", "")]).words}
     answers = [_answer(item) for item in items]
     prompts = [f"{item.system or tasks.system_prompt} {item.question}" for item in items]

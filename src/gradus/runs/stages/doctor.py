@@ -17,6 +17,7 @@ from gradus.evidence.reports.results import differences, figure
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
 
+_COLUMNS = {"rule": "diagnosis", "severity": "severity", "evidence": "evidence", "remedy": "remedy"}  # key -> title
 # Pairs of GRPO's student and the model before it.
 _BEFORE = (
     ("grpo", "distill"),
@@ -101,13 +102,13 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
 
     from gradus.evidence.health import status_words
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("diagnosis", "severity", "evidence", "remedy"):
-        table.add_column(column, overflow="fold")
+    table = Table(*_COLUMNS.values(), box=None, pad_edge=False)
     for diagnosis in document["diagnoses"]:
-        table.add_row(*(Text(diagnosis[column]) for column in ("rule", "severity", "evidence", "remedy")))
+        table.add_row(*(Text(diagnosis[key]) for key in _COLUMNS))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((status_words(document), f"bold {style}"), f"  {document['summary']}")
+    parts: list[Any] = [table] if document["diagnoses"] else []
     missing = [f"{rule} needs {', '.join(names)}" for rule, names in document.get("not_measured", {}).items()]
-    open_lines = [Text(f"not measured in {document.get('source')}'s log: {'; '.join(missing)}")] if missing else []
-    return [table, *open_lines, line] if document["diagnoses"] else [*open_lines, line]
+    if missing:
+        parts.append(Text(f"not measured in {document.get('source')}'s log: {'; '.join(missing)}"))
+    return [*parts, line]
