@@ -17,7 +17,6 @@ from gradus.evidence.reports.results import differences, figure
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
 
-_COLUMNS = {"rule": "diagnosis", "severity": "severity", "evidence": "evidence", "remedy": "remedy"}  # key -> title
 # Pairs of GRPO's student and the model before it.
 _BEFORE = (
     ("grpo", "distill"),
@@ -102,9 +101,9 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
 
     from gradus.evidence.health import status_words
 
-    table = Table(*_COLUMNS.values(), box=None, pad_edge=False)
+    table = Table("diagnosis", "severity", "evidence", "remedy", box=None, pad_edge=False)
     for diagnosis in document["diagnoses"]:
-        table.add_row(*(Text(diagnosis[key]) for key in _COLUMNS))
+        table.add_row(*(Text(diagnosis[key]) for key in ("rule", "severity", "evidence", "remedy")))
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((status_words(document), f"bold {style}"), f"  {document['summary']}")
     parts: list[Any] = [table] if document["diagnoses"] else []

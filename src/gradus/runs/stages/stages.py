@@ -168,8 +168,8 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
         words = trained.words if isinstance(trained, TinkerPolicy) else trained.loaded
         advantages = partial(_advantages, config.resolved(run.grader), run.grader, words.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
-        keyed = {"seed": run.recipe.seed, "key": ("report",)}
-        rolled_out = roll_out(spec, trained, tasks, group_size=config.group_size, grader=run.grader, **keyed)
+        size, seed = config.group_size, run.recipe.seed
+        rolled_out = roll_out(spec, trained, tasks, group_size=size, seed=seed, key=("report",), grader=run.grader)
         groups = [*rolled_out.groups, *groups]
     pieces = {name: partial(_pieces, policy.tokenizer) for name, policy in models.items()}
     flat = evaluation.flat

@@ -124,8 +124,9 @@ def teach(
         for first, indices in spans:
             tasks = [spec.train_task(index) for index in indices]
             done = partial(_tell, progress, first, episodes)
-            keyed = {"seed": seed, "key": ("teach",), "first_group": first}
-            rolled = roll_out(spec, policy, tasks, grader=grader, progress=done, **keyed).episodes
+            rolled = roll_out(
+                spec, policy, tasks, seed=seed, key=("teach",), first_group=first, grader=grader, progress=done
+            ).episodes
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
             writer.write(rolled)
             summary.count(rolled)
