@@ -75,6 +75,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
     trained = [name for name in runs if CHECKPOINTS.get(policy[name], ("model",))[0] != "model"]
     single = [name for name in trained if len(files[name]) == 1]
     if single:
+        # An interval over tasks says nothing about how another training seed would have come out.
         document["one_checkpoint"] = single
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
     if any(seeds != several[0] for seeds in several):
@@ -182,6 +183,7 @@ def _spec_without_code(
 def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
     code = [_grading_code(folder) for folder in runs.values()]
+    # A run without a digest, as of rows in memory, is no proof of another grading.
     labels = sorted(set(code[0]).intersection(*code))
     rows = [(label, [digests[label] for digests in code]) for label in labels]
     rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADING)]

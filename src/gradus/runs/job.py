@@ -73,6 +73,7 @@ class Job:
             trained = ("sft", "distill", "grpo", "grpo-greedy")
             names = [name for name in ("random",) if name in self.environment.policies]
             names += [name for name in trained if self._in_run(name) == name]
+        # A gain is over what training began with.
         names = names if "base" in names else ["base", *names]  # what training began with is in every table
         if section.prompted is not None and "prompted" not in names:
             names.insert(names.index("base") + 1, "prompted")
@@ -82,6 +83,7 @@ class Job:
         """Returns the pairs that the recipe names; None for those by default. Raises ConfigError for a pair of unknown policies."""
         section, names = self.recipe.eval, self.policies()
         texts = list(section.pairs)
+        # A trained model should also beat the base with the best prompt, which costs nothing.
         if texts and section.prompted is not None and "grpo" in names:
             texts.append("grpo-prompted")
         pairs: dict[tuple[str, str], None] = {}
@@ -166,6 +168,7 @@ def _job(recipe: Recipe, bare: EnvironmentSpec, rewards: RewardChoice, *, named:
     spec = bare
     if recipe.weights:
         grader = bare.grader(recipe.grader)
+        # Other weights are another grader: stored rewards of the two must not be mixed.
         weighed = replace(reweigh(grader, recipe.weights), name=f"{grader.name}{WEIGHED}")
         spec = replace(bare, graders={**bare.graders, weighed.name: weighed}, default_grader=weighed.name)
     elif rewards.entries:

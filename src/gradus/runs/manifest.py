@@ -98,13 +98,16 @@ class Manifest:
         record = self._stages.get(stage)
         if record is None:
             return False
+        # JSON has lists for tuples: both sides are compared as they are stored.
         now = json.loads(json.dumps(inputs.settings))
         differing = list(_differences(record["settings"], now))
+        # Resources bound memory and speed; a run that was broken off may go on with others.
         resources = [row for row in differing if row[0] in _RESOURCES]
         settings = [row for row in differing if row[0] not in _RESOURCES]
         data, code = _changed(record["data"], inputs.data), _changed(record["code"], inputs.code)
         if settings or data:
             self._require_redo(stage, settings, data)
+        # Changed code alone is no reason to refuse: a comment may be all that is new. --redo takes it for one.
         if settings or data or (code and self.redo):
             self._forget(stage)
             return False
@@ -144,6 +147,7 @@ class Manifest:
         """Do a stage: the cost that is filled in here is stored; seconds and ``paid`` add up over resumed tries."""
         record = self._stages.get(stage)
         before = record["seconds"] if record else 0.0
+        # What servers were paid stays counted if a stage is broken off and done again.
         paid = {key: cost for key, cost in (record["cost"] if record else {}).items() if key == "paid"}
         self._stages[stage] = {**asdict(inputs), "outputs": {}, "done": False, "seconds": before, "cost": paid}  # pyright: ignore[reportArgumentType]
         record = self._stages[stage]
@@ -154,6 +158,7 @@ class Manifest:
             record["done"], record["outputs"] = True, stage_files(self.folder, stage)
         finally:
             record["seconds"] = round(before + time.perf_counter() - started, 2)
+            # A stage that left nothing and cost nothing may be tried again with other settings.
             if record["done"] or record["cost"].get("paid") or any(self.folder.glob(f"{stage}/*")):
                 self._write()
             else:
@@ -168,6 +173,7 @@ class Manifest:
         plan = self.extra("plan").get("plan", {})
         if plan.get("limit") is None:
             return None
+        # The limit is of the whole run: what earlier stages took longer, this one has less.
         taken = sum(record["seconds"] for record in self._stages.values())
         after = sum(plan["seconds"].get(name, 0.0) for name in _downstream(stage))
         return plan["limit"] - taken - after

@@ -45,6 +45,7 @@ class Ledger:
         budget = None if most is None else most - (self.total or 0.0)
         if budget is not None and budget <= 0:
             raise OutOfMoney(self._sentence(f"nothing is left for {stage}"))
+        # Each stage has an account of its own, whose limit is what earlier stages left.
         self.account = Account(limit=budget)
         self._began, self._before, self._stopped = time.perf_counter(), 0.0, False
         paid = row.get("paid", 0.0)
@@ -64,6 +65,7 @@ class Ledger:
         if self.account.limit is None or record.get("kind") not in STEPS:
             return
         spent = self._paid + self._machine(time.perf_counter() - self._began)
+        # Steps cost about the same, so the last one foretells the next.
         step, self._before = spent - self._before, spent
         self._stopped = self._stopped or self.account.refused or spent + step > self.account.limit
 

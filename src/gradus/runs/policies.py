@@ -106,6 +106,7 @@ def make_policy(
     """
     require_policy(spec, name)
     head, _, argument = name.partition(":")
+    # What is None was not set: the policy's default or the server's holds.
     settings = {key: value for key, value in (remote or {}).items() if value is not None}
     if head == "remote":
         sampling = {"temperature": temperature, "max_tokens": max_new_tokens}

@@ -64,6 +64,7 @@ class _Lines:
         if now - self._last < EVERY:
             return
         self._last = now
+        # The rate is of this title alone: stages differ in speed.
         rate = (done - self._first) / max(now - self._since, 1e-9)
         remaining = f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}" if rate > 0 else ""
         print(printable(f"{description} {int(done)}/{total} {self._unit}{remaining}"), file=sys.stderr, flush=True)

@@ -94,6 +94,7 @@ def _known(sources: Mapping[str, str | None]) -> dict[str, str]:
 
 def code_digest(function: Any) -> str | None:
     """Returns a digest of the text of a function, or of the class of a callable object; None if it has none, as at a prompt."""
+    # The digest is of the text that computes, not of what wraps it.
     while hasattr(function, "func"):  # of a partial
         function = function.func
     source: Any = inspect.unwrap(function)

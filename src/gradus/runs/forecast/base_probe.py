@@ -173,6 +173,7 @@ def _figures(
         if episode.turns and value is not None and value > least:
             paid.append(max(map(_length, episode.turns)))
     groups = [set(values[first : first + SAMPLES]) - {None} for first in range(0, len(values), SAMPLES)]
+    # The most telling example is an answer that holds the gold and earns nothing.
     unpaid = [place for place, holds in enumerate(stated) if holds and not values[place]]
     place = unpaid[0] if unpaid else 0
     example = episodes[place]
@@ -234,6 +235,7 @@ def _training_seconds(
                 sign = torch.full((sample.actions,), 1.0 - 2.0 * (index % 2), dtype=torch.float64)
                 samples.append(replace(sample, advantages=sign))
     optimizer = make_optimizer(loaded.model, config)
+    # The clock is asked, not the model: nothing that is computed here is kept.
     config = config.model_copy(
         update={"max_logp_diff": math.inf}
     )  # the second step has other weights than the sampler had

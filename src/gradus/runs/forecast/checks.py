@@ -44,6 +44,7 @@ def check_job(job: Job, circumstances: Circumstances) -> tuple[Finding, ...]:
     """All findings about a job that is going to be run under these circumstances. Servers and hubs are asked only if they say so."""
     evidence = f"the recipe for {job.recipe.environment} is understood"
     findings = [Finding(status="pass", subject="recipe", evidence=evidence)]
+    # A model on a server has no weights here, and one here has no server.
     needless = _SERVED if job.address() is None else _HERE
     checks = {name: check for name, check in CHECKS.items() if name not in needless}
     with (

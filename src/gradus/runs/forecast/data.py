@@ -38,6 +38,7 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
         system = tasks.system_prompt if item.system is None else item.system
         return limit is not None and length(system, item.question) > limit
 
+    # Report, fault, rows, remedy: failures spoil a run or its proof, the others cost some of it.
     rules = [
         (failed, "empty answers: rows without an answer", unanswered,
          "remove these rows, or name the right column with answer="),

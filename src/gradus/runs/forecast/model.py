@@ -181,6 +181,7 @@ def memory(subject: Subject) -> list[Finding]:
 
 def _for_sft(changed: Sequence[str]) -> list[str]:
     """Returns the changes that SFT needs as well: both stages hold one model in one memory, and train the same adapters."""
+    # Both stages hold one model in one memory.
     changes = dict(change.removeprefix("grpo.").split("=", 1) for change in changed)
     both = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
     if "lora" in both:

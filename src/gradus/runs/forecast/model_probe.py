@@ -93,6 +93,7 @@ def probe_model(loaded: LoadedModel) -> ModelProbe:
 
     All three in the weights' own dtype, also if the run samples and trains under autocast: its rounding would hide a wrong mask.
     """
+    # Rounding of autocast is larger than what a wrong mask does to a short text.
     loaded = replace(loaded, autocast=False)
     disable_dropout(loaded.model)
     sampling = SamplingConfig(max_new_tokens=6)

@@ -143,6 +143,7 @@ class Subject:
         few = 64 if self.spec.max_turns == 1 else 2
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
         scripted = scripted_names(self.spec)
+        # Answers that earn the most are about as long as those that GRPO will find.
         best_first = [name for name in (self.spec.audit.gold, self.spec.teacher, *scripted) if name in scripted]
         # A constant answer has the same prompts.
         policy = self.spec.policy(best_first[0]) if best_first else constant_policy("0")

@@ -64,6 +64,7 @@ def load_recipe(
     rewards = rewards or RewardChoice()
     table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader", grader)))
     lm, small = table.pop("lm", None), table.pop("quick", {})
+    # The table [quick] of a recipe is settings; the key quick of a stored recipe is true or false.
     stored = isinstance(small, bool)  # a run's recipe says which form it is: all is chosen, and it has no smaller one
     if not isinstance(lm or {}, Mapping) or not (stored or isinstance(small, Mapping)):
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
@@ -74,6 +75,7 @@ def load_recipe(
     typed = {key: value for key, value in typed.items() if value is not None}
     if trackers:
         typed["trackers"] = list(trackers)
+    # A model may be named by an option, by --set, or by the recipe; the last of them counts.
     chosen = {**settings, **typed, **edits}
     model_name = chosen.get("model.path")
     if isinstance(model_name, str) and not stored:
@@ -84,6 +86,7 @@ def load_recipe(
         layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
     replaced = _for_rewards(rewards.entries, from_file=path is not None)
     layers.append(Layer("command line", {**replaced, **typed, **edits}))
+    # What a person typed can leave settings of the recipe without effect, and those would be refused.
     layers.append(Layer("command line", _idle_settings(merge(layers)[0], edits)))
     merged, origins = merge(layers)
     recipe = _validated(merged, source)
@@ -104,6 +107,7 @@ def _for_model(
     if is_nano(model) and lm is not None:
         return changes, f"settings: the recipe's for a nano model, which {model} is"
     parameters = _parameters(model, online=online)
+    # A server trains adapters alone, so the size of its model changes nothing here.
     sized = changes_of(by_size(None if served else parameters))  # a server trains adapters, of a model of any size
     if lm is None:
         source = "the recipe's" if is_complete else "those for a language model"

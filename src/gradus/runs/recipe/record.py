@@ -246,6 +246,7 @@ class Recipe(_Section):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
         if self.rewards and self.weights:
             raise ValueError("weights are a grader's; give each of the rewards its own weight")
+        # The last stage needs no length: it takes what is left.
         earlier_steps = sum(stage.steps or 0 for stage in self.stage[:-1])
         if earlier_steps >= self.grpo.max_steps:
             raise ValueError(

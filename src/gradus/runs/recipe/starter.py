@@ -73,6 +73,7 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
     table: dict[str, Any] = {"environment": environment, **_settings("nano")}
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
+    # GRPO should explore what SFT has not already settled.
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
     table["lm"] = _for_language_model(spec, reads)
     table["quick"] = _settings("quick")
@@ -90,6 +91,7 @@ def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> dict[str, Any]:
     rows = tasks.splits["train"]
     answers = {gold_answer(item.answer) for item in rows}
     longest = max(map(len, answers), default=0)
+    # Long answers and rows with worked solutions are reasoned out; a prompt for short ones would cut them.
     if not longest or longest > _SHORT or any(item.worked or item.system for item in rows):
         return table
     labels = _labels(answers, len(rows))
@@ -99,6 +101,7 @@ def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> dict[str, Any]:
         table["model"]["system_prompt"] = table["model"]["system_prompt"].format(labels=", ".join(labels))
     else:
         table |= _settings("short")
+    # Two letters a token is few, so no reference answer is cut.
     table["grpo"]["sampling"] = {"max_new_tokens": _rounded(longest // 2 + 2)}
     return table
 
@@ -206,6 +209,7 @@ def with_room_for_rows(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str
     words = {*text_vocabulary(items[:_SAMPLED], [tasks.system_prompt, in_format("known", "")]).words}
     answers = [_answer(item) for item in items]
     prompts = [f"{item.system or tasks.system_prompt} {item.question}" for item in items]
+    # The larger of the recipe's own limit and what the rows need: a person may have left room on purpose.
     sampling, nano = table["grpo"].setdefault("sampling", {}), table["model"]["nano"]
     answer = _most_tokens(answers, words) + 1  # and the token that ends it
     sampling["max_new_tokens"] = max(sampling.get("max_new_tokens", 0), _rounded(answer))

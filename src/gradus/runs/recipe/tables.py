@@ -40,6 +40,7 @@ def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     for layer in layers:
         for key, value in layer.changes.items():
             _set(table, key, value)
+            # A section that is replaced takes the origins of its keys with it.
             origins = {path: name for path, name in origins.items() if not f"{path}.".startswith(f"{key}.")}
             if value is not None:
                 origins[".".join(key.split(".")[:2])] = layer.name

@@ -59,6 +59,7 @@ def run_arms(
         keep_evaluated(place)
     runs = {"base": next(iter(places.values())), **places}
     document = compare_runs(runs, policy={"base": "base", **{arm: ARMS[arm][-1] for arm in jobs}})
+    # The arms stand in one document as policies of one evaluation do.
     write_json(folder / "results.json", document)
     console.print(show_results(document))
     for pair in scores_of(document)[document["grader"]][headline_condition(document) or ""].pairs:

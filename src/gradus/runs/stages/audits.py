@@ -79,6 +79,7 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_se
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "observations.json"), Path(folder, "log")
         arguments = {"environment": environment, "tasks": rows, "seed": seed, "out": str(out)}
+        # Sets and dicts of texts are walked in another order under another PYTHONHASHSEED.
         process = start_child(f"{__name__}:roll_out_here", arguments, hash_seed=hash_seed, log=log)
         try:
             process.wait(_SECONDS)

@@ -80,10 +80,12 @@ class RunContext:
         """The inputs of a stage: settings, and the data and the code that they name."""
         settings = select(self)
         if "model" in settings:  # a run can be moved together with its model, and be named in another way
+            # Compared as seen from the run's folder: a path from elsewhere would make a moved run another one.
             settings["model"]["path"] = _as_seen_from(self.folder, self.recipe.model.path)
             if self.recipe.trainer != "local":  # a server may move
                 settings["trainer"] = self.recipe.trainer.partition(":")[0]
         data, code, rewards = self._sources
+        # Only stages that grade or train depend on the code of rewards, and only GRPO on its algorithm's.
         if "rewards" in settings:
             code = code | rewards
         if "grpo" in settings:

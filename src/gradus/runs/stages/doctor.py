@@ -60,6 +60,7 @@ def diagnosis_of(run: Path) -> Diagnoses:
     metrics = {name: read_metrics(folder) for name, folder in seeds.items()}
     for name, records in metrics.items():
         diagnoses += [replace(diagnosis, evidence=f"{name}, {diagnosis.evidence}") for diagnosis in diagnose(records)]
+    # The shortest training says how far all seeds have come.
     return report(worst_first(diagnoses), min(metrics.values(), key=len))
 
 

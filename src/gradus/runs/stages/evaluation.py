@@ -33,6 +33,7 @@ def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | Non
 def evaluate_in_run(run: RunContext, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
     """:func:`evaluate_policies` by the settings of a run. ``options`` come on top."""
     section = run.recipe.eval
+    # Rewards that look at the step are those of the last one.
     tell_steps_taken(run.grader, run.recipe.grpo.max_steps)  # in any process, before or after a kill
     return evaluate_policies(
         run.spec,

@@ -95,6 +95,7 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
+    # All inputs before the first stage: files that are edited while the run goes on change nothing.
     inputs = {name: run.inputs(select) for name, (_, select) in stages.items()}
     for name, (do, _) in stages.items():
         if run.manifest.done(name, inputs[name]):

@@ -138,6 +138,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
         parallel = min(seeds_at_once(), seeds)
+        # Another process finds environments and rewards by their names alone.
         if parallel > 1 and job.portable:
             train_beside(members, folder / SHARED, parallel, redo=redo, console=run.console)
         else:
@@ -160,6 +161,7 @@ def _require_same_settings(job: Job, folder: Path) -> None:
 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
+    # All seeds meet the same tasks and draws, so that they can be paired.
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
 
     one_thread = {"threads": 1}
@@ -198,6 +200,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
         for condition in section.conditions or stored:
             for name in names:
                 of_seeds = rollouts.setdefault(condition, {}).setdefault(name, {})
+                # What no training seed changes is counted once, not once a seed.
                 if name not in shared or not of_seeds:
                     of_seeds[seed] = stored[condition][name]
     document = compare_seeds(

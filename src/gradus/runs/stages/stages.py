@@ -119,6 +119,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             progress=advance,
         )
     run.console.print(summary.sentence(path), highlight=False)
+    # A reward that fails on every answer fails in GRPO too.
     if summary.reward_mean is None and summary.reason is not None:  # GRPO would come to the same, later
         raise GradusError(f"none of the {summary.episodes} episodes of {name} could be graded: {summary.reason}")
     cost.update(summary.as_costs())
@@ -127,6 +128,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     """Evaluate the run's policies, and store figures, episodes and what the report shows."""
     names = run.job.policies()
+    # Of several seeds, policies that no seed changes were rolled out once before.
     stored = read_rollouts(run.rolled_out) if run.rolled_out else {}
     stored_names = {name for policies in stored.values() for name in policies}
     policies = run_policies(run, [name for name in names if name not in stored_names])

@@ -112,10 +112,12 @@ def teach(
     started = time.perf_counter()
     summary = TeachSummary(policy=policy.name, grader=grader.name)
     data = rows_digest(spec.data_set) if isinstance(spec.data_set, TableTasks) else None
+    # The note is compared by a later call: episodes of another teacher, seed, rows or split are not mixed with these.
     note = f"teacher {policy.name}, seed {seed}" + (f", rows {data[:12]}" if data else "")
     if reserved:
         note += f", held out {sha256(' '.join(sorted(reserved)).encode()).hexdigest()[:12]}"
     kept = _kept(spec, path, note, grader)
+    # An earlier call may have stored more than this one asks for.
     summary.count([episode for index, episode in sorted(kept.items()) if index < episodes])
     # An answer of a teacher behind an API costs money, so few are under way between two writes.
     spans = _missing(kept, taught_indices(spec, episodes, reserved), getattr(policy, "concurrency", _CHUNK))

@@ -131,6 +131,7 @@ def do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
             options = replace(options, sampler=sampler, push_weights=push_weights, teacher=teacher)
             result = train_grpo(source, spec, config, folder, resume=resume, options=options)
         else:
+            # A local learner makes its teacher itself, once its model is on the device.
             distilled = teacher(served.words) if config.distill_coef else None
             learner = TinkerLearner(served, spec, config, grader=job.grader, teacher=distilled)
             result = train_learner(learner, spec, folder, resume=resume, options=options)
@@ -196,6 +197,7 @@ def _served_training(run: RunContext, model: str) -> ServedTraining | None:
 
 def _model_to_train(job: Job, model: str, config: TrainerConfig) -> LoadedModel:
     """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
+    # Each of several processes has a device of its own, unless the recipe names one.
     device = world().device or config.device if config.device == "auto" else config.device
     options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
     loaded = load_model(model, device=device, **options, **job.template())
@@ -229,6 +231,7 @@ def served_sampler(
     """
     if config.sampler == "local":
         return model, None, None
+    # The sampler reads the weights that are trained, so they are prepared before it is asked.
     loaded = prepare_model(model, config)
     if ":" in config.sampler:
         engine: Any = import_object(config.sampler, "engine")
