@@ -122,7 +122,7 @@ def _audited(
 ) -> dict[str, Any]:
     """The audit of one version, in a process that imports it."""
     place = folder / grader["repository"] / grader["name"] / commit.replace("^", "-before")
-    for path in grader.get("files") or [grader["module"].replace(".", "/") + ".py"]:  # root is part of listed paths
+    for path in grader.get("files") or [grader["module"].replace(".", "/") + ".py"]:
         take_files(clone, commit, path, place)
     out = folder / "said.json"
     out.unlink(missing_ok=True)

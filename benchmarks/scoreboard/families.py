@@ -75,28 +75,10 @@ def _set(text: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-_WORDS = [
-    "apple",
-    "Birch",
-    "cedar",
-    "Dune",
-    "elm",
-    "Fern",
-    "grove",
-    "Hazel",
-    "iris",
-    "Juniper",
-    "kelp",
-    "Linden",
-    "moss",
-    "Nettle",
-    "oak",
-    "Pine",
-    "quince",
-    "Rose",
-    "sage",
-    "Thyme",
-]
+_WORD_LIST = (
+    "apple Birch cedar Dune elm Fern grove Hazel iris Juniper kelp Linden moss Nettle oak Pine quince Rose sage Thyme"
+)
+_WORDS = _WORD_LIST.split()
 
 
 def _backwards(rng: Random) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import gradus.auditing
 from gradus.auditing.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
+from gradus.core.printing import beginning
 from gradus.runs.progress import progress_bar
 from gradus.stats import format_interval
 from scoreboard.planted import plants
@@ -113,17 +114,8 @@ def _code() -> str:
 
 def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
     """The results as a page in Markdown."""
-    lines = [
-        "# Results: the audit, measured by flaws",
-        "",
-        "Written by `python benchmarks/scoreboard --out FOLDER`. Detection is the share of flawed graders whose audit fails, false alarms the share of",
-        "sound ones; intervals are Wilson's, 95 %. An audit that ends unresolved counts as not failed. Seconds include making the tasks,",
-        "and leave out those for which the machine was busy with others.",
-        "Labels were frozen before the probes were written; one that was disputed afterwards stays and counts.",
-        "",
-        "| part | seed | flawed | detection | sound | false alarms | seconds: median, most |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    columns = "part | seed | flawed | detection | sound | false alarms | seconds: median, most"
+    lines = ["# Results: the audit, measured by flaws", "", f"| {columns} |", "|---|---|---|---|---|---|---|"]
     for each in results:
         rates = [cell for key in ("detection", "false_alarms") for cell in (each[key]["n"], shown_share(each[key]))]
         seconds = each["seconds"]
@@ -155,19 +147,10 @@ def _told(row: Mapping[str, Any]) -> str:
     name, said = row["name"], row["kind"] or row["label"]
     parts = [f"- {name if name.endswith(said) else f'{name} ({said})'}: {row['verdict']}."]
     if row["evidence"]:
-        parts.append(_cut(row["evidence"].replace("\n", "⏎")))
+        parts.append(beginning(row["evidence"], _EVIDENCE))
     if row["disputed"]:
         parts.append(f"Disputed: {row['disputed']}.")
     return " ".join(parts)
-
-
-def _cut(evidence: str) -> str:
-    """As many whole parts of the evidence as fit into a line of the page; a first part that is too long is cut."""
-    parts = evidence.split("; ")
-    kept = [part for number, part in enumerate(parts) if len("; ".join(parts[: number + 1])) <= _EVIDENCE]
-    if len(kept) == len(parts):
-        return evidence
-    return "; ".join([*kept, "…"]) if kept else f"{evidence[:_EVIDENCE]} …"
 
 
 def shown_share(share: Mapping[str, Any]) -> str:
