@@ -149,13 +149,13 @@ def frozen_model(name: str, system_prompt: str) -> FrozenModel:
         except (ValidationError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{name} names no model to ask: {error}") from error
     server = config.base_url or os.environ.get("OPENAI_BASE_URL")
-    return _shared(config.model_copy(update={"base_url": server}), system_prompt)
+    return _shared(config.model_copy(update={"base_url": server}).model_dump_json(), system_prompt)
 
 
 @lru_cache(maxsize=4)
-def _shared(config: FrozenModelConfig, system_prompt: str) -> FrozenModel:
+def _shared(config: str, system_prompt: str) -> FrozenModel:
     """One model for all that name it: it is loaded once, and its budget is that of the process."""
-    return FrozenModel(config, system_prompt)
+    return FrozenModel(FrozenModelConfig.model_validate_json(config), system_prompt)
 
 
 def _ask_policy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -64,10 +65,8 @@ def _adamw(parameters: Parameters, config: OptimizerConfig) -> torch.optim.Optim
 def _adamw_8bit(parameters: Parameters, config: OptimizerConfig) -> torch.optim.Optimizer:
     """AdamW of bitsandbytes, whose moments have eight bits (arXiv 2110.02861). Raises ConfigError without the package."""
     require_bitsandbytes("optimizer = 'adamw_8bit'")
-    from bitsandbytes.optim import AdamW8bit
-
-    make: Any = AdamW8bit  # it has no types
-    return make(_groups(parameters, config), lr=config.lr, betas=config.betas)
+    optimizers: Any = import_module("bitsandbytes.optim")  # it has no types
+    return optimizers.AdamW8bit(_groups(parameters, config), lr=config.lr, betas=config.betas)
 
 
 def _groups(parameters: Parameters, config: OptimizerConfig) -> list[dict[str, Any]]:
