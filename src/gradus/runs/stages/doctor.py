@@ -85,7 +85,7 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     means: dict[str, float] = {}
     for name, policy in conditions[condition]["policies"].items():
         reward = figure(policy.get("reward"))
-        if reward is not None and reward.mean is not None:
+        if reward is not None:
             means[name] = reward.mean
     teacher = str(teach.get("policy"))
     if {"grpo", teacher} <= means.keys() and teach.get("enabled") is not False:

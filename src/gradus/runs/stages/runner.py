@@ -190,7 +190,7 @@ def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
             parts.append(f"{row['stage']} {row['seconds']:.0f} s{planned}")
     minutes, seconds = divmod(round(sum(row["seconds"] for row in costs)), 60)
     duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    total = costs_document(costs, None)["total"]
+    total = costs_document(costs, None).get("total")
     spent = "" if total is None else f"; {format_money(total)}"
     stages = f" ({', '.join(parts)})" if parts else ""
     return f"it took {duration}{stages}{spent}"
