@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from gradus.auditing import AuditSettings, audit_any
 from gradus.auditing.text.tasks import subject_of
 from gradus.commands.environments import load_environment
-from gradus.interop.play import Game, play_app
+from gradus.interop.play import ExploitPage, play_app
 
 ROWS = [{"question": f"{a} + {b} =", "answer": str(a + b)} for a in range(2, 8) for b in range(2, 6)]
 
@@ -27,7 +27,7 @@ def client() -> TestClient:
     spec = load_environment(ROWS, rewards=[any_number])
     subject = subject_of(spec, spec.grader(None), tasks=12)
     assert subject is not None
-    game = Game(subject=subject)
+    game = ExploitPage(subject=subject)
     game.audit(lambda found: audit_any(spec, spec.grader(None), AuditSettings(episodes=12, found=found)))
     return TestClient(play_app(game), base_url="http://127.0.0.1")
 

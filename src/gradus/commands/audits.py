@@ -260,17 +260,17 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     """Serves the page of ``--play`` until Ctrl-C, while the audit runs in a thread."""
     from gradus.auditing import audit_any
     from gradus.auditing.text.tasks import TASKS, subject_of
-    from gradus.interop.play import Game, play_app
+    from gradus.interop.play import ExploitPage, play_app
     from gradus.interop.servers import listen, serve_until_stopped, server_config, url
 
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         raise ConfigError(f"--play needs tasks of one turn with reference answers; {spec.name} has none")
-    game = Game(subject=subject)
-    game.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
+    page = ExploitPage(subject=subject)
+    page.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
     with listen("127.0.0.1", port) as listener:
         note(f"exploit {grader.name} yourself at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(play_app(game), ws="none"), listener)
+        serve_until_stopped(server_config(play_app(page), ws="none"), listener)
     sys.exit(EXIT_CODES["pass"])
 
 

@@ -37,7 +37,7 @@ class _Attempt(BaseModel):
 
 
 @dataclass(kw_only=True)
-class Game:
+class ExploitPage:
     """A grader with a few of its tasks, what its author tried, and what the audit has found so far."""
 
     subject: TextSubject
@@ -86,7 +86,7 @@ class Game:
         }
 
 
-def play_app(game: Game) -> Starlette:
+def play_app(game: ExploitPage) -> Starlette:
     """An application with the page, the state of the audit, and the scores of what the author writes."""
 
     async def page(_: Request) -> Response:
