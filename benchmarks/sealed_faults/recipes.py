@@ -44,6 +44,11 @@ def raising(completions: list[str], answer: list[str], **more: Any) -> list[floa
     return right(completions, answer, **more)
 
 
+def warm(completions: list[str], **_: Any) -> list[float]:
+    """A second reward: for a warm color, whatever the question."""
+    return [float(text.strip() in ("red", "white")) for text in completions]
+
+
 def half_right(observation: Any, script: Any) -> str:
     """Answers a row rightly half of the time."""
     a, b = observation.text.split()[-2:]
@@ -53,7 +58,10 @@ def half_right(observation: Any, script: Any) -> str:
 def environment(recipe: str, settings: dict[str, Any]) -> EnvironmentSpec:
     """The environment of a recipe."""
     if recipe == "rows":
-        return gradus.one_turn(ROWS, rewards=[raising if settings.pop("raising", False) else right])
+        rewards: list[Any] = [raising if settings.pop("raising", False) else right]
+        if settings.pop("warm", False):
+            rewards.append((warm, 0.25))
+        return gradus.one_turn(ROWS, rewards=rewards)
     return gradus.load_environment(Lamps)
 
 
@@ -166,6 +174,16 @@ def artefacts(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def files(folder: Path) -> str:
+    """A digest of the names of all files of a run, and of what its splits and the settings of its models say."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    digest = hashlib.sha256("\n".join(names).encode())
+    for name in ("splits.json", "final/gradus.json", "final/generation_config.json"):
+        if (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1] == "models":
@@ -174,9 +192,10 @@ def main() -> None:
     recipe, settings, models, folder = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
     said = run(recipe, settings, models, folder)
     trained = folder / "run"
-    figures = {"findings": said, "weights": weights(trained / "final"), "artefacts": ""}
+    figures = {"findings": said, "weights": weights(trained / "final"), "artefacts": "", "files": ""}
     if (trained / "final").is_dir():
         figures["artefacts"] = artefacts(trained)
+        figures["files"] = files(trained)
     (folder / "outcome.json").write_text(json.dumps(figures))
 
 
