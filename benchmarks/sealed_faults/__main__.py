@@ -27,7 +27,10 @@ from typing import Any
 HERE = Path(__file__).parent
 LIBRARY = HERE.parents[1] / "src"
 LIMIT = 600  # seconds of a run, which takes five on a machine that does nothing else
-SETS = {"first": ("faults.toml", "rows.json"), "second": ("faults_second.toml", "rows_second.json")}  # faults, and what is measured
+SETS = {
+    "first": ("faults.toml", "rows.json"),
+    "second": ("faults_second.toml", "rows_second.json"),
+}  # faults, and what is measured
 Outcome = dict[str, Any]
 
 
