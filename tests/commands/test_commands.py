@@ -21,11 +21,18 @@ def gradus(*words, expect=0):
     return command_line.gradus(*words, expect=expect).output
 
 
-def test_teach_and_show(tmp_path):
+def test_teach_show_and_regrade(tmp_path):
     file = tmp_path / "t.jsonl"
     assert commands.teach("rhythm", episodes=4, out=file).rolled_out == 4
     assert commands.teach("rhythm", episodes=4, out=file).rolled_out == 0
     assert "mon morning" in gradus("show", file, "--episode", -1)
+    gradus("show", file, "--grader", "v2", "--out", tmp_path / "v2.jsonl")
+    regraded = json.loads(gradus("show", file, "--grader", "v2", "--json"))
+    assert regraded["episodes"] == regraded["graded"] == 4
+    assert regraded["reward"] != regraded["before"]
+    assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
+    again = json.loads(gradus("show", tmp_path / "v2.jsonl", "--grader", "v2", "--json"))
+    assert again["before"] == again["reward"] == regraded["reward"]
 
 
 def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):

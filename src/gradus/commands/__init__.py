@@ -14,7 +14,7 @@ weight; where it takes settings, also a mapping. A run stands for its folder.
 from gradus.commands.audits import Audit, audit
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
-from gradus.commands.episodes import StoredEpisodes, show
+from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
 from gradus.commands.models import chat, export, serve
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.stages import DoctorReport, distill, doctor, grpo, init, sft, teach
@@ -25,6 +25,7 @@ __all__ = [
     "Checklist",
     "Comparison",
     "DoctorReport",
+    "Regraded",
     "Run",
     "Scores",
     "StoredEpisodes",
@@ -43,6 +44,7 @@ __all__ = [
     "load_environment",
     "load_run",
     "play",
+    "regrade",
     "report",
     "roll_out",
     "run",

@@ -1,4 +1,4 @@
-"""Shows stored episodes, and lets a person play one."""
+"""Shows stored episodes, grades them again, and lets a person play one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from cyclopts import Parameter
 from gradus import environments
 from gradus.commands.entries import command
 from gradus.commands.environments import load_environment, play
-from gradus.commands.options import WORD, OwnEnvironment
+from gradus.commands.options import WORD, OwnEnvironment, writes
 from gradus.commands.output import CommandCall, Shown, next_command
 from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError, StorageError
+from gradus.core.files import check_file_can_be_written
+from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import go_around
 from gradus.core.seeds import child_rng
 
@@ -149,12 +151,83 @@ def _reward(episode: Episode) -> float:
     return (episode.reward.value if episode.reward else None) or 0.0
 
 
-def _after_show(result: StoredEpisodes | Episode, call: CommandCall) -> None:
+@dataclass(frozen=True, repr=False)
+class Regraded(Shown):
+    """Episodes under a grader, and as they were stored (``before``)."""
+
+    spec: EnvironmentSpec
+    grader: str
+    before: Sequence[Episode]
+    episodes: Sequence[Episode]
+
+    def to_json(self) -> dict[str, Any]:
+        """The means before and after, and of each component; None if no episode has the figure."""
+        from gradus.stats import mean_of
+
+        before = [episode.reward for episode in self.before if episode.reward]
+        rewards = [episode.reward for episode in self.episodes if episode.reward]
+        names = self.spec.grader(self.grader).weights
+        return {
+            "grader": self.grader,
+            "episodes": len(self.episodes),
+            "graded": sum(reward.value is not None for reward in rewards),
+            "before": mean_of(reward.value for reward in before),
+            "reward": mean_of(reward.value for reward in rewards),
+            "components": {name: mean_of(reward.components.get(name) for reward in rewards) for name in names},
+        }
+
+    def tables(self) -> Sequence[Any]:
+        """The mean reward as stored and under the grader, and the mean of each component."""
+        from rich.table import Table
+
+        from gradus.stats import format_number
+
+        means = self.to_json()
+        title = f"{means['graded']} of {means['episodes']} episodes of {self.spec.name} have a reward"
+        table = Table("reward under", "mean", title=title, box=None)
+        table.add_row("the grader of the file", format_number(means["before"]))
+        table.add_row(self.grader, format_number(means["reward"]), style="bold")
+        for name, value in means["components"].items():
+            table.add_row(f"  {name}", format_number(value))
+        return [table]
+
+
+def regrade(
+    file: str | Path,
+    grader: str,
+    *,
+    environment: str | EnvironmentSpec | type | None = None,
+    out: str | Path | None = None,
+) -> Regraded:
+    """Grades stored episodes again by a grader of their environment; nothing is rolled out.
+
+    Args:
+        file: a JSONL file of episodes (may be .gz).
+        grader: its name, as in `gradus envs`.
+        environment: the environment of the episodes, if it is your own code.
+        out: a file for the episodes with their new rewards.
+    """
+    from gradus.rollouts import grade_episodes, read_episodes, write_episodes
+
+    if out is not None:
+        check_file_can_be_written(Path(out))
+    stored = read_episodes(Path(file))
+    spec = load_environment(environment) if environment is not None else environments.load_stored(stored.environment)
+    episodes = grade_episodes(spec, stored.episodes, spec.grader(grader))
+    if out is not None:
+        write_episodes(Path(out), episodes, environment=spec.name, note=f"regraded with {grader}")
+    return Regraded(spec, grader, stored.episodes, episodes)
+
+
+def _after_show(result: StoredEpisodes | Regraded | Episode, call: CommandCall) -> int | None:
     source, number = call["source"], call["episode"]
+    if isinstance(result, Regraded):
+        return EXIT_CODES["open"] if not result.to_json()["graded"] else None
     if not isinstance(result, StoredEpisodes) or call["newest"] or result.path != Path(source):
-        return
+        return None
     if 0 <= number < result.count - 1:
-        next_command("show", source, "--episode", number + 1, *call.same("environment"))
+        return next_command("show", source, "--episode", number + 1, *call.same("environment"))
+    return None
 
 
 @command("show", _after_show, shown=True)
@@ -168,10 +241,17 @@ def show_command(
     episode: Annotated[int, Parameter(alias="-k", help="Which one, from 0; negative counts from the end.")] = 0,
     newest: Annotated[bool, _LAST] = False,
     environment: OwnEnvironment = None,
+    grader: Annotated[
+        str | None,
+        Parameter(alias="-g", metavar="NAME", help="Grade the episodes again by this grader; nothing is rolled out."),
+    ] = None,
+    out: Annotated[Path | None, writes("With --grader: write the episodes with their new rewards here.")] = None,
     play_one: Annotated[bool, Parameter(name="--play", help="Play one episode of an environment yourself.")] = False,
     seed: Annotated[int | None, Parameter(help="Which task is played; a different one each day otherwise.")] = None,
-) -> StoredEpisodes | Episode:
-    """Show stored episodes, or play one."""
+) -> StoredEpisodes | Regraded | Episode:
+    """Show stored episodes, grade them again, or play one. Exit code 3 if no episode got a reward."""
     if play_one:
         return play(environment or source, seed=seed)
+    if grader is not None:
+        return regrade(source, grader, environment=environment, out=out)
     return show(source, episode, newest=newest, environment=environment)
