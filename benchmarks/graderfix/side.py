@@ -137,7 +137,7 @@ class _StandIn(metaclass=_Registry):
     """Anything: a base class, a decorator that changes nothing, a context, a logger."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        self.__dict__.update(named)
+        vars(self).update(named)
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         return values[0] if values and callable(values[0]) else self

@@ -71,7 +71,13 @@ def load_recipe(
     settings = changes_of(table) | ({"quick": small} if stored else {})
     layers, choice = [Layer("recipe", settings)], ""
     name = environment.name if isinstance(environment, EnvironmentSpec) else environment
-    typed = {"model.path": model, "seed": seed, "grader": grader, "environment": name, "trainer": trainer}
+    typed: dict[str, Any] = {
+        "model.path": model,
+        "seed": seed,
+        "grader": grader,
+        "environment": name,
+        "trainer": trainer,
+    }
     typed = {key: value for key, value in typed.items() if value is not None}
     if trackers:
         typed["trackers"] = list(trackers)

@@ -21,7 +21,7 @@ from gradus.training.trainer_config import OptimizerConfig
 _NUMBERS = 2**18  # so many weights, at least, are computed again
 _EPSILON = 1e-8  # AdamW's
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # of Muon (Jordan et al., 2024), applied five times to the singular values
-Kept = Mapping[str, Tensor]
+Kept = Mapping[str, Any]
 
 
 class Movement:
@@ -38,7 +38,7 @@ class Movement:
         for name, weight in drawn_tensors(loaded.model, config.seed, step):
             master = master_of(weight)
             if master.grad is not None:
-                before = {**kept[master], "value": master, "gradient": master.grad}
+                before: Kept = {**kept[master], "value": master, "gradient": master.grad}
                 self._drawn.append(
                     (
                         name,
