@@ -103,7 +103,7 @@ def test_an_error_does_not_repeat_all_that_was_typed(monkeypatch: pytest.MonkeyP
 
 def test_other_machines_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="clients need a token"):
+    with pytest.raises(ConfigError, match="clients need a key"):
         gradus.commands.serve("a-model-that-is-not-loaded", host="0.0.0.0", port=0)
 
 

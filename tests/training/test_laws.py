@@ -326,7 +326,7 @@ LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
         then(lambda samples: [replace(each, episode=each.episode ^ 1) for each in samples]),
     ),
     ("tasks", sft._SftLessons, "batch", lambda real: lambda self, step: real(self, 1)),
-    ("first_update", sft, "_likelihood", then(lambda learned: replace(learned, loss=2 * learned.loss))),
+    ("first_update", sft, "likelihood", then(lambda learned: replace(learned, loss=2 * learned.loss))),
     ("optimizer", lessons, "lr_at", then(lambda lr: 0.9 * lr)),
     ("checkpoint", checkpoints.LocalState, "collect", stores_before),
     ("records", lessons.RunFolder, "append", lambda real: lambda self, record: real(self, {**record, "step": 7})),

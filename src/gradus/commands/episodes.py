@@ -86,12 +86,12 @@ def show(
     from gradus.rollouts import read_episodes
 
     file = Path(file)
-    path = _newest_file(file) if file.is_dir() else file
+    path = newest_file(file) if file.is_dir() else file
     stored = read_episodes(path)
     for problem in (*stored.problems, *changed_since(path if path == file else path.parent)):
         go_around(problem, "the rest is used")
     sampled = (newest or path != file) and not episode
-    episodes = _samples(stored.episodes) if sampled else {"": _picked(stored.episodes, episode, path)}
+    episodes = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
     return StoredEpisodes(path, episodes, len(stored.episodes), _view_of(stored, environment))
 
 
@@ -105,7 +105,7 @@ def _view_of(stored: EpisodeFile, environment: str | EnvironmentSpec | type | No
         return None
 
 
-def _newest_file(run: Path) -> Path:
+def newest_file(run: Path) -> Path:
     """The file of the newest step whose episodes a run stored, its first seed if it has several; before GRPO, those of the teacher."""
     from gradus.evidence.reports.run_files import shown_folder
 
@@ -119,7 +119,7 @@ def _newest_file(run: Path) -> Path:
     )
 
 
-def _samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
+def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
     """Best and worst by reward, one at random (the same one each time), and the first with an answer that was not understood.
 
     An episode that is two of these stands there once, under both names.
@@ -139,7 +139,7 @@ def _samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
     return {", ".join(names[id(episode)]): episode for episode in picks.values()}
 
 
-def _picked(episodes: Sequence[Episode], number: int, path: Path) -> Episode:
+def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episode:
     """The episode with this number, from 0; negative counts from the end."""
     count = len(episodes)
     if not -count <= number < count:
