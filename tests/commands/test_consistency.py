@@ -168,7 +168,8 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
     assert "no judge" in said.stderr
 
 
-def test_commands_end_with_the_next_one(tmp_path):
+def test_commands_end_with_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a dry run writes a folder there
     lessons = tmp_path / "my lessons.jsonl"
     commands.teach("arithmetic", episodes=2, out=lessons)
     said = gradus("show", lessons).stderr
