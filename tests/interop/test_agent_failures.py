@@ -455,7 +455,7 @@ def test_slow_tools_of_one_agent_do_not_hold_up_the_others(policy: LocalPolicy) 
         for _ in range(3):
             await agents.ask(client, ("user", task["question"]))
             if task["question"] == slow:
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(1.0)
                 order.append("slow")
         order.append("other")
 
