@@ -64,3 +64,14 @@ def test_what_is_no_completion_is_refused_in_a_sentence(client: TestClient, body
 def test_the_page_is_served_to_this_machine_alone(client: TestClient):
     assert "textarea" in client.get("/").text
     assert TestClient(client.app, base_url="http://elsewhere.example").get("/").status_code == 403
+
+
+def test_an_audit_that_raises_is_said_on_the_page():
+    spec = load_environment(ROWS, rewards=[any_number])
+    subject = subject_of(spec, spec.grader(None), tasks=6)
+    assert subject is not None
+    page = ExploitPage(subject=subject)
+    page.audit(lambda _: audit_any(spec, spec.grader("none")))
+    while page.state()["summary"] is None:
+        time.sleep(0.05)
+    assert "ended in an error" in page.state()["summary"]

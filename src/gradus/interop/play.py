@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import fsum
+from math import fsum, inf
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -42,18 +42,21 @@ class ExploitPage:
 
     subject: TextSubject
     finds: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    result: AuditResult | None = None  # of the audit, once it has ended
+    summary: str | None = None  # of the audit, once it has ended
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self._tasks = [task for task in self.subject.tasks if task.gold][:_SHOWN]
-        self._scorer = Scorer(self.subject)
+        self._scorer = Scorer(self.subject, limit=inf)  # authors try as often as they like; a call has its own limit
 
     def audit(self, audit: Audit) -> None:
         """Run the audit in a thread; the page shows each exploit when it is found."""
 
         def run() -> None:
-            self.result = audit(self._keep)
+            try:
+                self.summary = audit(self._keep).summary
+            except Exception as error:  # else the page waits for a thread that has ended
+                self.summary = f"The audit ended in an error: {type(error).__name__}: {error}"
 
         Thread(target=run, daemon=True).start()
 
@@ -68,7 +71,7 @@ class ExploitPage:
             "tasks": [{"question": task.prompt, "answer": task.answer} for task in self._tasks],
             "gold": self.scores(None)["mean"],
             "finds": self.finds,
-            "summary": self.result.summary if self.result else None,
+            "summary": self.summary,
         }
 
     def scores(self, completion: str | None) -> dict[str, Any]:
@@ -86,14 +89,14 @@ class ExploitPage:
         }
 
 
-def play_app(game: ExploitPage) -> Starlette:
+def play_app(exploit: ExploitPage) -> Starlette:
     """An application with the page, the state of the audit, and the scores of what the author writes."""
 
     async def page(_: Request) -> Response:
         return HTMLResponse(_PAGE.read_text(encoding="utf-8"))
 
     async def state(_: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(game.state))
+        return JSONResponse(await run_in_threadpool(exploit.state))
 
     async def score(request: Request) -> Response:
         try:
@@ -102,7 +105,7 @@ def play_app(game: ExploitPage) -> Starlette:
             return JSONResponse({"error": 'expected {"completion": TEXT} and nothing else'}, status_code=400)
         if len(attempt.completion) > _LETTERS:
             return JSONResponse({"error": f"a completion has at most {_LETTERS:,} characters"}, status_code=413)
-        return JSONResponse(await run_in_threadpool(game.scores, attempt.completion))
+        return JSONResponse(await run_in_threadpool(exploit.scores, attempt.completion))
 
     app = Starlette(routes=[Route("/", page), Route("/state", state), Route("/score", score, methods=["POST"])])
     app.add_middleware(Guard)  # pyright: ignore[reportArgumentType]

@@ -16,7 +16,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, GradingError
-from gradus.core.kept import KeptAnswers, content_key, is_drawn
+from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
 from gradus.core.money import Account, OutOfMoney, Price
 from gradus.core.servers import ChatOptions
 from gradus.rewards.compose import completion_text
@@ -78,7 +78,7 @@ class Judge:
         _require(self.budget is None or self.price is not None, f": a budget needs price = {price}")
         self.account = Account(limit=self.budget)  # of this process
         self._options = ChatOptions(self.model)
-        self._scores = KeptAnswers(self.cache, "score")
+        self._scores = AnswerCache(self.cache, "score")
 
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Any = None, **columns: Any

@@ -26,7 +26,7 @@ from gradus.core import (
     read_text,
     without_thoughts,
 )
-from gradus.core.kept import KeptAnswers, content_key, is_drawn
+from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
 from gradus.core.money import Price
 from gradus.environments.verifiable.from_rows import one_turn
 from gradus.runs.policies import make_policy
@@ -72,7 +72,7 @@ class FrozenModel:
         self.name = config.model
         self._config, self._system_prompt = config, system_prompt
         self._is_remote = config.model.startswith("remote:")
-        self._kept = KeptAnswers(config.cache, "answer")
+        self._kept = AnswerCache(config.cache, "answer")
 
     @cached_property
     def policy(self) -> Policy:

@@ -25,7 +25,7 @@ def is_drawn(key: str, share: float) -> bool:
     return int(key[:8], 16) / 2**32 < share
 
 
-class KeptAnswers(dict[str, Any]):
+class AnswerCache(dict[str, Any]):
     """Answers by key, and the file of JSON lines that keeps them, each line with ``key`` and the answer as ``field``."""
 
     def __init__(self, file: str | None, field: str) -> None:
