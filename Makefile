@@ -38,7 +38,7 @@ check: $(STAMP)
 	$(BIN)/python -m tests.advisories
 
 unit: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal -m 'not slow'
 
 prove: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[quantized]'

@@ -15,16 +15,8 @@ ROOT = Path(__file__).parents[2]
 RUN = "import json, sys\nfor cell in json.load(open(sys.argv[1]))['cells']: exec(''.join(cell['source']) if cell['cell_type'] == 'code' else '')"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "own_rewards",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ("first_run", "own_environment", "reward_hack", "trl_port")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["own_rewards", "first_run", "own_environment", "reward_hack", "trl_port"])
 def test_an_example_is_a_notebook_whose_cells_run_and_leave_a_report(name, tmp_path):
     notebook = jupytext.read(ROOT / "examples" / f"{name}.py")
     assert notebook.cells[0].cell_type == "markdown"

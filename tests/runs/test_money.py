@@ -95,7 +95,7 @@ def test_a_training_stops_behind_a_checkpoint_and_the_total_is_the_sum_of_the_st
         file = tmp_path / "judged.toml"
         file.write_text(
             f'environment = "rows.jsonl"\n[[rewards]]\nfunction = "judge"\nsettings = {settings}\n'
-            "[teach]\nenabled = false\n[audit]\nenabled = false\n[grpo]\nmax_steps = 4\nvalidation_every = 0\n"
+            "[teach]\nenabled = false\n[audit]\nenabled = false\n[grpo]\nmax_steps = 4\nvalidation_every = 0\nsampling = {max_new_tokens = 6}\n"
             "[eval]\nepisodes = 4\n[model.nano]\n[prices]\njudge = [1.0, 10.0]\nhour = 0.001\n"
         )
         return ["run", file, "--quick", "--out", out, "--max-cost", limit]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from math import fsum, inf
 from operator import attrgetter
@@ -329,6 +330,13 @@ class EnvironmentSpec:
         if self.content:
             content = self.content(task)
         return replace(task, id=blake2b(f"{self.name}\n{content}".encode(), digest_size=8).hexdigest())
+
+    @cached_property
+    def condition_ids(self) -> frozenset[str]:
+        """Ids of the conditions' tasks, if tasks have a content of their own; endless environments keep their seeds apart."""
+        if self.content is None:
+            return frozenset()
+        return frozenset(self.identify(task).id for name in self.conditions for task in self.tasks(name))
 
     def policy(self, name: str) -> Policy:
         """Return a scripted policy by name, ``name`` or ``name:argument``."""

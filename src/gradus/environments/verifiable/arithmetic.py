@@ -7,6 +7,7 @@ when all it depends on has been written (arXiv 2307.03381).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 
 from gradus.core import ConfigError, child_rng, child_seed
@@ -41,26 +42,32 @@ class ArithmeticTasks:
 
     def item(self, split: str, seed: int) -> Item:
         """The sum for this seed."""
-        rng = child_rng(seed, "arithmetic", split)
-        harder = split == "harder"
-        while True:
-            first, operation, second = self._draw(rng, self.digits + harder)
-            # Harder sums need one operand beyond the training range, or they would be ordinary ones.
-            if harder:
-                fits = max(first, second) >= 10**self.digits
-            else:
-                fits = _split_of(first, operation, second) == split
-            if fits:
-                return sum_item(first, operation, second)
+        return _item(split, seed, self.digits, self.operations)
 
-    def _draw(self, rng: Random, digits: int) -> tuple[int, str, int]:
-        operation = rng.choice(self.operations)
-        first = _number(rng, digits)
-        second = _number(rng, 1 if operation == "*" else digits)
-        # Solutions have no sign, so the larger number stands first.
-        if operation == "-" and first < second:
-            first, second = second, first
-        return first, operation, second
+
+@lru_cache(maxsize=20_000)  # conditions and splits ask for each sum several times
+def _item(split: str, seed: int, digits: int, operations: str) -> Item:
+    rng = child_rng(seed, "arithmetic", split)
+    harder = split == "harder"
+    while True:
+        first, operation, second = _draw(rng, digits + harder, operations)
+        # Harder sums need one operand beyond the training range, or they would be ordinary ones.
+        if harder:
+            fits = max(first, second) >= 10**digits
+        else:
+            fits = _split_of(first, operation, second) == split
+        if fits:
+            return sum_item(first, operation, second)
+
+
+def _draw(rng: Random, digits: int, operations: str) -> tuple[int, str, int]:
+    operation = rng.choice(operations)
+    first = _number(rng, digits)
+    second = _number(rng, 1 if operation == "*" else digits)
+    # Solutions have no sign, so the larger number stands first.
+    if operation == "-" and first < second:
+        first, second = second, first
+    return first, operation, second
 
 
 def _number(rng: Random, digits: int) -> int:

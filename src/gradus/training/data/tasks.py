@@ -67,7 +67,7 @@ def validation_tasks(
     """
     if not config.held_out:
         return []
-    return list(islice(_different(spec, config, _condition_ids(spec) | taught), _at_most_half(spec, config)))
+    return list(islice(_different(spec, config, spec.condition_ids | taught), _at_most_half(spec, config)))
 
 
 def epochs_a_step(spec: EnvironmentSpec, config: GrpoConfig) -> float | None:
@@ -86,7 +86,7 @@ def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
         return config.held_out
     different = 0
     with suppress(ConfigError):  # no other is left
-        for _ in islice(_different(spec, config, _condition_ids(spec)), 2 * config.held_out):
+        for _ in islice(_different(spec, config, spec.condition_ids), 2 * config.held_out):
             different += 1
     return different // 2
 
@@ -103,7 +103,7 @@ def reserved_ids(
     spec: EnvironmentSpec, config: GrpoConfig | HeldOut, taught: frozenset[str] = NO_IDS
 ) -> frozenset[str]:
     """Ids of all tasks that judge and must not be trained on or taught: validation, and conditions of a finite data set."""
-    return _condition_ids(spec) | {task.id for task in validation_tasks(spec, config, taught)}
+    return spec.condition_ids | {task.id for task in validation_tasks(spec, config, taught)}
 
 
 def distillation_tasks(
@@ -172,10 +172,3 @@ def _usable(
         f"{spec.name} has no task left to train on: all are held out for validation, were taught before or belong to a condition; "
         "lower grpo.validation_tasks, teach fewer, or give more rows"
     )
-
-
-def _condition_ids(spec: EnvironmentSpec) -> frozenset[str]:
-    """Ids of the conditions' tasks, if tasks have a content of their own; endless environments keep their seeds apart."""
-    if spec.content is None:
-        return NO_IDS
-    return frozenset(spec.identify(task).id for name in spec.conditions for task in spec.tasks(name))
