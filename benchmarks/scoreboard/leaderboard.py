@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -61,10 +62,19 @@ def _named(verdict: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return row["name"], row["label"], ", ".join(row["failed"]), _code(row["evidence"])
+    return row["name"], row["label"], ", ".join(row["failed"]), _opening(row["evidence"])
 
 
-def _code(evidence: str) -> str:
-    """The beginning of the evidence as code that a cell can hold."""
-    text = " ".join(beginning(evidence, _EVIDENCE).split()).replace("`", "'").replace("|", "\\|")
-    return f"`{text}`" if text else ""
+def _opening(evidence: str) -> str:
+    """Writes the beginning of the evidence, which opens to the whole, as a cell can hold it."""
+    whole = " ".join(evidence.split())
+    first = beginning(whole, _EVIDENCE)
+    if first == whole:
+        return _in_cell(whole)
+    return f"<details><summary>{_in_cell(first)}</summary>{_in_cell(whole)}</details>"
+
+
+def _in_cell(text: str) -> str:
+    """Text as code in HTML: Markdown's own marks and the cell's border would end it."""
+    escaped = html.escape(text, quote=False).replace("|", "&#124;").replace("`", "&#96;")
+    return f"<code>{escaped}</code>" if escaped else ""
