@@ -20,7 +20,7 @@ from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.forecast import checks
-from gradus.runs.forecast.checks import CHECKS
+from gradus.runs.forecast.checks import CHECKS, setting_warnings
 from gradus.runs.forecast.data import faults
 from gradus.runs.forecast.subject import Circumstances, Subject
 from gradus.runs.job import resolve
@@ -126,7 +126,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("settings", "warn", ["teach.episodes=16"], "less than one batch", "teach.episodes"),
         ("settings", "warn", ["grpo.first_task=0"], "which SFT has seen", "first_task"),
         ("settings", "warn", ["grpo.sampling.temperature=0.3"], "resemble each other", "temperature 1"),
-        ("settings", "warn", ["eval.episodes=5"], "prove little", "100"),
+        ("settings", "warn", ["eval.episodes=5"], "too few to prove a gain", "100"),
     ],
 )  # fmt: skip
 def test_what_would_go_wrong_is_found(
@@ -352,3 +352,11 @@ def test_another_optimizer_or_schedule_takes_the_place_of_the_recipes_with_its_s
     assert not settings.model_fields_set & {"muon_lr", "min_lr_ratio"}
     with pytest.raises(ConfigError, match="muon_lr has no effect"):
         load_recipe("rhythm", changes={f"{stage}.optimizer": "adamw", f"{stage}.muon_lr": 0.02})
+
+
+def test_a_run_says_before_it_begins_that_its_held_out_tasks_are_too_few() -> None:
+    rows = [{"question": f"{number} ?", "answer": str(number)} for number in range(60)]
+    (warning,) = setting_warnings(make_job(rows))
+    assert "too few to prove a gain, 40 are needed" in warning.evidence
+    assert "more rows" in warning.remedy
+    assert not setting_warnings(make_job(rows, quick=True))

@@ -208,7 +208,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     recipe_options, run_options = split_options(options)
     require_training()
     from gradus.core.terminal import Terminal
-    from gradus.runs.forecast.checks import require_names
+    from gradus.runs.forecast.checks import require_names, setting_warnings
     from gradus.runs.forecast.look import fitted_job
     from gradus.runs.stages.arms import run_arms
     from gradus.runs.stages.runner import run_stages
@@ -224,6 +224,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
         if seeds != 1:
             raise ConfigError("arms are trained from one seed; leave out --seeds, or run each arm with it")
         return Run(run_arms(job, folder, arms, time=time, fixed=fixed, redo=redo, anyway=anyway))
+    tell = Terminal(quiet=quiet(), highlight=False).print
     job = fitted_job(
         job,
         folder,
@@ -231,8 +232,10 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
         fixed=fixed,
         anyway=anyway,
         seeds=seeds,
-        tell=Terminal(quiet=quiet(), highlight=False).print,
+        tell=tell,
     )
+    for warning in setting_warnings(job):
+        tell(f"warn: {warning.evidence} -> {warning.remedy}")
     if seeds == 1:
         return Run(run_stages(job, folder, redo=redo, anyway=anyway))
     return Run(run_seeds(job, folder, seeds=seeds, redo=redo, anyway=anyway))

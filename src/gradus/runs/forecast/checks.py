@@ -75,6 +75,13 @@ def require_names(job: Job) -> None:
         raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))
 
 
+def setting_warnings(job: Job) -> list[Finding]:
+    """Returns what the settings of a run will disappoint in, which it says before anything is spent; nothing for a quick run, which proves nothing."""
+    if job.recipe.quick:
+        return []
+    return [finding for finding in settings(Subject(job, Path(), Circumstances())) if finding.status == "warn"]
+
+
 def _findings(
     name: str, check: Check, needs: Sequence[str], subject: Subject, earlier: Sequence[Finding]
 ) -> list[Finding]:

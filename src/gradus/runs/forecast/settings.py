@@ -13,9 +13,10 @@ from gradus.runs.forecast.subject import Subject, failed, passed, warned
 from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.policies import require_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
+from gradus.stats import LEAST_UNITS
 from gradus.training.run.trackers import check_trackers
 
-_FEW_MEMBERS, _FEW_EPISODES, _COLD = 4, 30, 0.7
+_FEW_MEMBERS, _COLD = 4, 0.7
 _FULL_RATE, _LORA_RATE, _SFT_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
 
 
@@ -105,13 +106,13 @@ def _disappointing(subject: Subject) -> Iterator[Finding]:
         yield warned(alike, "sample at temperature 1")
     if not grpo.validation_every:
         yield warned("nothing is validated, so best is the last model", "set grpo.validation_every")
-    episodes = recipe.eval.episodes
-    if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
-        most = max(len(condition.seeds) for condition in subject.spec.conditions.values())
+    most = max(len(condition.seeds) for condition in subject.spec.conditions.values())
+    judging = min(recipe.eval.episodes or most, most)
+    if judging < LEAST_UNITS and not recipe.quick:
         remedy = "set eval.episodes to 100 or more"
-        if most <= episodes:
-            remedy = f"there are no more than {most} tasks: bring more rows"
-        yield warned(f"{episodes} episodes a condition prove little", remedy)
+        if most <= judging:
+            remedy = "there are no more: bring more rows, each with a question of its own"
+        yield warned(f"{judging} held-out tasks are too few to prove a gain, {LEAST_UNITS} are needed", remedy)
 
 
 def _for_nano(recipe: Recipe) -> Iterator[Finding]:
