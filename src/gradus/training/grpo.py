@@ -23,11 +23,11 @@ from gradus.training.distributed.processes import any_of, barrier, from_main, ga
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.laws.draws import check_draws
-from gradus.training.laws.episodes import add_pairs, graded_again, independence
+from gradus.training.laws.episodes import add_pairs, asked_again, graded_again, independence, kinds_of, weighed_again
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken
 from gradus.training.laws.storing import best_again, check_checkpoint, episodes_again, figures_again, line_again
-from gradus.training.laws.tasks import order_again, played_again, tasks_again
+from gradus.training.laws.tasks import ends_again, order_again, played_again, tasks_again
 from gradus.training.learner import Learner, StepLearner
 from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -48,6 +48,7 @@ class GrpoState:
 
     ``lowest_reward``: the least so far, at most 0. ``alerts``: rule and severity of those that hold. ``stopped``: the one that ended the run.
     ``last_step``: the last one that fits the time, None as long as all do. ``pairs``: sums over groups of equal first answers.
+    ``kinds``: what has been seen of :func:`kinds_of`.
     """
 
     step: int = 0
@@ -60,6 +61,7 @@ class GrpoState:
     schedule: dict[str, Any] | None = None
     last_step: int | None = None
     pairs: list[float] = field(default_factory=lambda: [0.0] * 5)
+    kinds: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +235,15 @@ class GrpoLoop:
         step = self.state.step + 1
         # A run that went on from a checkpoint has the same metrics as one that did not.
         self.learner.laws.worst.pop("checkpoint", None)
+        self.learner.laws.new = False
         lr = self.begin(step)
         rollout = self.roll_out(step, screen)
         self.state.next_task = rollout.next_task
         for group in rollout.groups:
             self.state.lowest_reward = lowest_reward(group.episodes, self.state.lowest_reward)
+        kinds = {*self.state.kinds, *kinds_of(rollout.groups, rollout.dropped)}
+        self.learner.laws.new = len(kinds) > len(self.state.kinds)
+        self.state.kinds = sorted(kinds)
         screen.phase("training")
         credit_started = time.perf_counter()
         samples = self.learner.credit(rollout.groups)
@@ -281,10 +287,14 @@ class GrpoLoop:
             return
         before = sum(record["groups"] for record in self.records if record["kind"] == "step")
         splits = self.splits
-        laws.check("tasks", tasks_again, spec, config, splits.validation, splits.reserved, before, groups)
+        trained = len(rollout.groups)
+        laws.check("tasks", tasks_again, spec, config, splits.validation, splits.reserved, before, groups, trained)
         if laws.step == 1:
             laws.check("tasks", order_again, spec, config)
+        laws.check("replay", ends_again, spec, config, groups)
         laws.check("replay", played_again, spec, rollout.groups)
+        laws.check("grading", weighed_again, groups, self.learner.grader)
+        laws.check("grading", asked_again, spec, rollout.groups, self.learner.grader)
         laws.check("grading", graded_again, rollout.groups, self.learner.grader)
         model = self.learner.local_model
         if model is not None:
@@ -514,7 +524,7 @@ class GrpoLoop:
             path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
             episodes = [episode for group in groups for episode in group.episodes]
             write_episodes(path, episodes, environment=self.spec.name)
-            self.learner.laws.check("records", episodes_again, path, groups)
+            self.learner.laws.check("records", episodes_again, self.folder.path, step, groups)
 
 
 def _check_graded(groups: Sequence[Group]) -> None:

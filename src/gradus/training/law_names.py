@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 LawName = Literal[
-    "first_update",
+    "loss",
     "credit",
     "tokens",
     "cuts",
@@ -24,7 +24,7 @@ LawName = Literal[
 ]
 
 LAWS: dict[LawName, str] = {
-    "first_update": "at ratio 1 the gradient is minus the sum of advantage x weight x grad log pi over the denominator",
+    "loss": "each token's factor in the gradient, each term and the denominators follow from advantages, log-probs and settings",
     "credit": "advantages follow from the stored rewards by the algorithm's formula, their scale too",
     "tokens": "what is trained is what the sampler returned, token by token, each by its advantage",
     "cuts": "the gradient does not depend on how a step is cut into microbatches",

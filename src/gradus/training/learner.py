@@ -19,11 +19,12 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
-from gradus.training.laws.first_update import UpdateLaws
+from gradus.training.laws.credit import taught_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.storing import folder_again
 from gradus.training.laws.tokens import check_samples
+from gradus.training.laws.update import UpdateLaws
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
@@ -170,10 +171,16 @@ class Learner:
         self.laws.step = self.steps + 1
         # A server's stop tokens may be others.
         stop_ids = frozenset(renderer.stop_ids) if self.config.sampler == "local" else None
-        check_samples(self.laws, groups, samples, self.config, renderer, stop_ids)
+        check_samples(self.laws, groups, samples, self.config, renderer, stop_ids, self.grader.weights)
         if self._teacher is None:
             return samples
-        return with_teacher(samples, graded_episodes(groups), self._teacher, self.config.distill_coef)
+        episodes, coef = graded_episodes(groups), self.config.distill_coef
+        taught = with_teacher(samples, episodes, self._teacher, coef)
+        if self.laws.due:
+            some = samples[:1]
+            logprobs = self._teacher.logprobs(some, episodes)
+            self.laws.check("credit", taught_again, some, taught[:1], coef, logprobs)
+        return taught
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
         """Takes ``epochs`` x ``minibatches`` optimizer updates. ``lr``: the schedule's by default."""
@@ -183,17 +190,23 @@ class Learner:
         config = self.config.at_step(self.steps)
         self.laws.step = self.steps
         still = self._still if self.laws.due else None
-        watch = None if still is None else UpdateLaws(self.laws, self.model, config, samples)
-        options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
-        result = policy_update(self.model, self.optimizer, samples, config, lr, options)
+        watch = None
         if still is not None:
-            self.laws.check("optimizer", still.frozen_tensors)
-            self.laws.check("reference", still.reference_again, result.figures.get("kl"))
+            watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference)
+        options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
+        if self._still is not None:
+            self._still.begins(self.laws, self.optimizer)
+        result = policy_update(self.model, self.optimizer, samples, config, lr, options)
+        if watch is not None and still is not None:
+            self.laws.check("loss", watch.finished)
+            still.ends(self.laws, self.optimizer, result.figures.get("kl"))
         return result
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments."""
         self.optimizer = make_optimizer(self.model.model, self.config)
+        if self._still is not None:
+            self._still.forget()
 
     def sync_weights(self) -> None:
         """Gives the sampler the weights as they are: copies them where the model is sharded, pushes them to a server."""
@@ -208,7 +221,7 @@ class Learner:
         """Writes the model as it is, which every command takes; returns the folder."""
         save_model(Path(folder), self._inference_model)
         if self._still is not None:
-            self.laws.check("saved", folder_again, Path(folder), self.model.model)
+            self.laws.check("saved", folder_again, Path(folder), self.model)
             if not self._loaded_again:
                 self.laws.check("saved", loaded_again, Path(folder), self.model, bool(self.config.quantize))
                 self._loaded_again = True

@@ -72,7 +72,7 @@ class UpdateOptions:
     """The settings of an update besides its samples.
 
     ``reference``: the model that KL is measured to. ``key`` makes the shuffle of minibatches. ``budget``: what earlier steps have
-    learned about the size of passes. ``watch``: what looks on at the first update.
+    learned about the size of passes. ``watch``: what looks on.
     """
 
     reference: Reference | None = None
@@ -82,7 +82,7 @@ class UpdateOptions:
 
 
 class UpdateWatch(Protocol):
-    """What looks on at the first update of a step, whose ratio is 1, and changes nothing."""
+    """What looks on at the updates of a step, and changes nothing."""
 
     def begins(self) -> None:
         """Before the passes."""
@@ -146,7 +146,7 @@ def policy_update(
                 optimizer,
                 lr,
                 first=logp_diff is None,
-                watch=None if results else options.watch,
+                watch=options.watch,
             )
             logp_diff = logp_diff or result.logp_diff
             results.append(result)
@@ -270,7 +270,7 @@ def run_update(
     first: bool,
     watch: UpdateWatch | None = None,
 ) -> MinibatchResult:
-    """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ, and is watched.
+    """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ.
 
     Raises:
         TrainingError: they differ by more than rounding explains, or a process lost its share. No weight has changed then.

@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from gradus.core import Episode, Group, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.laws.formulas import FORMULAS
 from gradus.training.laws.runner import NotMeasured, Pair
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# How each named algorithm centers an episode's reward; by turn they all have the leave-one-out mean.
-_CENTERS = {
-    **dict.fromkeys(("gradus", "grpo", "dr_grpo", "dapo", "gspo", "cispo"), "mean"),
-    "rloo": "leave_one_out",
-    "reinforce++": "tokens",
-    "maxrl": "ratio",
-}
 _ALLOWED = 1e-6  # of the largest advantage
 _NOISE = 2.0**-17  # of the largest reward: equal but for the noise of a float32
 
@@ -56,16 +51,17 @@ def advantages_again(
     config: GrpoConfig,
     renderer: Renderer,
     every: int,
+    weights: Mapping[str, float],
 ) -> Iterator[Pair]:
-    """The advantage of each token of one sample in ``every``, by group; the one that differs most."""
-    if config.algorithm not in _CENTERS:
+    """The advantage of each token of one sample in ``every``, by group; the one that differs most. ``weights``: the grader's."""
+    if config.algorithm not in FORMULAS:
         raise NotMeasured(f"an algorithm of Gradus's that looks at rewards, not {config.algorithm}")
     members = group_members(groups)
     if not samples:
         return
     spans = _Spans.of(members if config.credit == "span" else [])
     if config.credit == "episode":
-        values = np.repeat(_episode_values(members, config), max(len(m.places) for m in members), axis=1)
+        values = np.repeat(_episode_values(members, config, weights), max(len(m.places) for m in members), axis=1)
     else:
         values = _turn_values(members, config, spans)
     largest = max(float(np.abs(values).max()), 1e-6)
@@ -82,11 +78,25 @@ def advantages_again(
             yield Pair(float(actual[worst]), float(again[worst]), _ALLOWED * largest, place)
 
 
-def _episode_values(members: Sequence[GroupMember], config: GrpoConfig) -> Array:
+def taught_again(
+    before: Sequence[TrainingSample], after: Sequence[TrainingSample], coef: float, logprobs: Sequence[Tensor]
+) -> Iterator[Pair]:
+    """What a teacher adds to a token's advantage: ``coef`` times how much likelier it is to the teacher (``logprobs``), at most 10 nats."""
+    for number, (own, taught, theirs) in enumerate(zip(before, after, logprobs, strict=True)):
+        assert own.advantages is not None and taught.advantages is not None
+        gain = np.clip(np.nan_to_num(theirs.double().numpy() - own.logprobs.numpy(), nan=0.0), -10.0, 10.0)
+        again = own.advantages.numpy() + coef * gain
+        actual = taught.advantages.numpy()
+        worst = int(np.abs(actual - again).argmax())
+        place = f"sample {number}, token {worst}: the advantage with what the teacher adds to it (distillation)"
+        yield Pair(float(actual[worst]), float(again[worst]), 1e-5 * (1.0 + abs(again[worst])), place)
+
+
+def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights: Mapping[str, float]) -> Array:
     """(N, 1, 1) one advantage an episode."""
     rewards = np.array([member.value for member in members])
     names = np.array([member.group for member in members])
-    scale, center = config.scale or "batch", _CENTERS[config.algorithm]
+    scale, center = config.scale or "batch", FORMULAS[config.algorithm].center
     if center == "tokens":
         lengths = [sum(len(turn.tokens.action_ids) for turn in m.episode.turns if turn.tokens) for m in members]
         by_token = np.repeat(rewards, lengths)
@@ -96,9 +106,22 @@ def _episode_values(members: Sequence[GroupMember], config: GrpoConfig) -> Array
         values = np.zeros_like(rewards)
         for rows in _varied(rewards, names):
             values[rows] = rewards[rows] / rewards[rows].mean() - 1.0
+    elif center == "components":
+        values = np.zeros_like(rewards)
+        for name, weight in weights.items():
+            parts = np.array([_component(member.episode, name) for member in members])
+            applies = ~np.isnan(parts)
+            values[applies] += weight * _standardized(parts[applies], names[applies], scale)
+        if scale != "none":
+            values = values / (values.std() or 1.0)
     else:
         values = _standardized(rewards, names, scale, others=center == "leave_one_out")
     return values[:, None, None]
+
+
+def _component(episode: Episode, name: str) -> float:
+    value = None if episode.reward is None else episode.reward.components.get(name)
+    return math.nan if value is None else value
 
 
 def _varied(values: Array, names: Array) -> list[Array]:

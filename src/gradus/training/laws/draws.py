@@ -29,6 +29,14 @@ def check_size(loaded: LoadedModel, tokens: int) -> None:
         raise NotMeasured(f"logits of at most {_NUMBERS} numbers")
 
 
+def read_logprobs(loaded: LoadedModel, sample: TrainingSample) -> Tensor:
+    """(R,) log-probs of the tokens that the environment showed behind an answer, under the model itself."""
+    shown = sample.ids[:0] if sample.read is None else sample.read
+    whole = replace(sample, positions=shown, legal=None, targets=None)
+    scores = plain_scores(loaded, SamplingConfig(), whole)
+    return scores.gather(1, whole.learned_ids[:, None].to(scores.device))[:, 0]
+
+
 def _beginning(sample: TrainingSample, tokens: int) -> TrainingSample:
     """The first tokens of a sample."""
     return replace(sample.only(sample.positions < tokens), ids=sample.ids[:tokens])
@@ -84,6 +92,7 @@ def check_draws(
         episode = group_members(groups)[sample.episode].episode
         if spec.stepping.by_content or spec.foreign:
             continue
+        laws.check("draws", numbers_again, groups, config.dynamic_sampling)
         laws.check("draws", drawn_again, scores.exp(), config, episode, sample, laws.step, 1e-3 if exact else 0.1)
 
 
@@ -92,6 +101,16 @@ def logprobs_again(scores: Tensor, sample: TrainingSample, rounding: float) -> I
     distance = (scores.gather(1, sample.learned_ids[:, None])[:, 0] - sample.logprobs).abs().mean()
     place = f"the mean difference of log-probs of a sample of group {sample.key[0]}"
     yield Pair(float(distance), 0.0, rounding, place)
+
+
+def numbers_again(groups: Sequence[Group], rounds: int) -> Iterator[Pair]:
+    """Random numbers are keyed by group and member, so each member of a step has a pair of its own, which is its place."""
+    for number, group in enumerate(groups):
+        first = group.episodes[0].group if rounds else number
+        for member, episode in enumerate(group.episodes):
+            place = f"the task with seed {group.task.seed}"
+            yield Pair(episode.group, first, 0.0, f"{place}: the number of its group, which keys its random numbers")
+            yield Pair(episode.member, member, 0.0, f"{place}: the number of a member, which keys its random numbers")
 
 
 def drawn_again(

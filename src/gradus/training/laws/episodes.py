@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from gradus.core import Episode, Grader, Group, Reward
+from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward, StopReason
 from gradus.core.records import FAULTS
+from gradus.core.values import number_of, plain
+from gradus.rewards.grading import rewards_of
 from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.laws.tasks import row_of
 
 _GROUPS = 12  # before independence is asked
 _ERRORS = 6.0  # standard errors
@@ -46,6 +52,90 @@ def independence(sums: Sequence[float]) -> Iterator[Pair]:
     variance = max(squares - (equal - expected) ** 2 / groups, chance, 1e-12)
     allowed = max(_ERRORS * math.sqrt(variance) / groups, _LEAST)
     yield Pair(equal / groups, expected / groups, allowed, f"the share of equal first answers in {groups:.0f} groups")
+
+
+def kinds_of(groups: Sequence[Group], dropped: Sequence[Group]) -> set[str]:
+    """What can be seen in a step that many a step does not have: how episodes end, equal rewards, missing ones, dropped groups."""
+    kinds = {"dropped"} if dropped else set[str]()
+    for group in (*groups, *dropped):
+        values = {None if value is None else round(value, 9) for value in group.values()}
+        kinds |= {"equal"} if len(values) == 1 else set[str]()
+        kinds |= {"missing"} if None in values else set[str]()
+        for episode in group.episodes:
+            kinds.add(episode.stop.value)
+            kinds |= {"cut" for turn in episode.turns if turn.cut}
+            kinds |= {"invalid" for turn in episode.turns if not turn.valid}
+    return kinds
+
+
+def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
+    """A reward's terms of a component add up to its weight times the component, and all terms to the reward."""
+    for episode in (episode for group in groups for episode in group.episodes):
+        reward = episode.reward
+        if reward is None or reward.value is None or episode.stop in (*FAULTS, StopReason.BROKEN):
+            continue
+        place = f"the reward of member {episode.member} of the task with seed {episode.task.seed}"
+        sums: dict[str, float] = {}
+        for term in (term for terms in reward.terms for term in terms):
+            sums[term.component] = sums.get(term.component, 0.0) + term.value
+        rounding = 1e-6 * max(1.0, sum(map(abs, sums.values())))
+        yield Pair(reward.value, math.fsum(sums.values()), rounding, f"{place}, against the sum of its terms")
+        if not reward.terms:
+            continue
+        for name in grader.weights.keys() & reward.components.keys():
+            again = grader.weights[name] * (reward.components[name] or 0.0)
+            yield Pair(sums.get(name, 0.0), again, rounding, f"{place}: the terms of component {name}, by its weight")
+
+
+def asked_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
+    """Each reward function, asked of one answer with the columns of the row itself, gives the component; if one raises there is no reward."""
+    rewards = rewards_of(grader)
+    if rewards is None or rewards.remote or rewards.messages or spec.data_set is None or spec.max_turns > 1:
+        raise NotMeasured("reward functions of this process that read the text of one answer")
+    for group in groups[: -1 - _GRADED : -1]:
+        episodes = [each for each in group.episodes if each.reward and each.stop not in FAULTS and len(each.turns) == 1]
+        rows = [_row_and_answer(spec, episode) for episode in episodes]
+        raises = [""] * len(rows)
+        for name, function in rewards.functions.items():
+            alone = [_asked(function, [row]) for row in rows]
+            together = _asked(function, rows) if rows else []
+            if isinstance(together, list) and [[value] for value in together] != alone:
+                raise NotMeasured("reward functions that look at each answer alone, and agree with themselves")
+            for number, (episode, values) in enumerate(zip(episodes, alone, strict=True)):
+                assert episode.reward is not None
+                stored = episode.reward.components.get(name)
+                value = values[0] if isinstance(values, list) else None
+                place = f"member {episode.member} of the task with seed {episode.task.seed}: component {name}, against its function asked of the row"
+                yield Pair(stored is None, value is None, 0.0, f"{place}, whether there is none")
+                if stored is not None and value is not None:
+                    yield Pair(stored, value, 1e-9 * max(1.0, abs(value)), place)
+                raises[number] += values if isinstance(values, str) else ""
+        for episode, error in zip(episodes, raises, strict=True):
+            missing = episode.reward is not None and episode.reward.value is None
+            place = f"member {episode.member} of the task with seed {episode.task.seed}: whether it has no reward"
+            yield Pair(missing or not error, True, 0.0, f"{place} after {error}")
+
+
+def _row_and_answer(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
+    """What a reward function gets of an episode of one turn, by name. Raises NotMeasured for what is no row of a question."""
+    item, turn = row_of(spec, episode.task), episode.turns[0]
+    if not hasattr(item, "columns"):
+        raise NotMeasured("rows of questions")
+    return {"answer": item.answer, **plain(dict(item.columns)), "prompts": turn.observation, "completions": turn.action}
+
+
+def _asked(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> list[float | None] | str:
+    """What a reward function gives for rows, or what it raises. Raises NotMeasured if it reads what only a training has."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    names = {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    if inspect.iscoroutinefunction(function) or names - rows[0].keys():
+        raise NotMeasured("reward functions that read rows and answers alone")
+    arguments = {name: [copy.deepcopy(row[name]) for row in rows] for name in (rows[0] if takes_all else names)}
+    try:
+        return [None if value is None else number_of(value) for value in function(**arguments)]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def graded_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:

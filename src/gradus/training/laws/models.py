@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
-from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.laws.movement import fingerprint, unmoved
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 
 _LENGTH = 32  # drawn ids
 _LARGEST = 2**31  # bytes of a model that is held a second time
@@ -47,6 +48,23 @@ class StillModels:
         self._frozen = frozen_sums(loaded.model)
         self._start = probe(loaded.model)
         self._moved = 0.0  # nats, when it was last checked
+        self._left: dict[str, float] = {}  # by the last update, if it was watched
+
+    def begins(self, laws: LawRunner, optimizer: torch.optim.Optimizer) -> None:
+        """Before an update: nothing has moved since the last one, if that was watched."""
+        if self._left:
+            laws.check("optimizer", unmoved, self._left, fingerprint(self._loaded, optimizer))
+            self._left = {}
+
+    def ends(self, laws: LawRunner, optimizer: torch.optim.Optimizer, kl: float | None) -> None:
+        """Behind an update that is watched."""
+        self._left = fingerprint(self._loaded, optimizer)
+        laws.check("optimizer", self.frozen_tensors)
+        laws.check("reference", self.reference_again, kl)
+
+    def forget(self) -> None:
+        """Weights or moments are going to be others."""
+        self._left = {}
 
     def frozen_tensors(self) -> Iterator[Pair]:
         """No frozen tensor has moved."""
@@ -74,8 +92,10 @@ def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator
     size = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
     if size > _LARGEST or quantized:
         raise NotMeasured("a second model of this size in memory")
-    again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype).model
-    distance = (probe(again) - probe(loaded.model)).abs().max()
+    again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype)
+    prompts = [each.renderer.first("Be brief.", "What is 2 + 2?") for each in (again, loaded)]
+    yield Pair(prompts[0] == prompts[1], True, 0.0, f"whether {folder} reads a prompt as the same tokens")
+    distance = (probe(again.model) - probe(loaded.model)).abs().max()
     yield Pair(float(distance), 0.0, _rounding(loaded, 1e-4), f"log-probs of drawn ids under {folder}, loaded again")
 
 

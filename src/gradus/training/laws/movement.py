@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
@@ -12,15 +13,17 @@ from torch import Tensor, nn
 
 from gradus.core import child_rng
 from gradus.policies.local.loading import LoadedModel
-from gradus.training.config import GrpoConfig
 from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import trainable
+from gradus.training.laws.formulas import remaining
 from gradus.training.laws.runner import NotMeasured, Pair, apart, norm_of
-from gradus.training.trainer_config import OptimizerConfig
+from gradus.training.trainer_config import OptimizerConfig, TrainerConfig
 
-_NUMBERS = 2**18  # so many weights, at least, are computed again
+_NUMBERS = 2**16  # so many weights, at least, are computed again
 _EPSILON = 1e-8  # AdamW's
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # of Muon (Jordan et al., 2024), applied five times to the singular values
+_EMBEDDING = re.compile("embed|lm_head|wte|wpe")  # the words of matrices outside of the blocks
+_TENSORS = 8  # whose numbers are kept from one update to the next
 Kept = Mapping[str, Any]
 
 
@@ -28,7 +31,7 @@ class Movement:
     """One step of the optimizer. Made before it; :meth:`again` says what it must have done."""
 
     def __init__(
-        self, loaded: LoadedModel, optimizer: torch.optim.Optimizer, config: GrpoConfig, lr: float, step: int
+        self, loaded: LoadedModel, optimizer: torch.optim.Optimizer, config: TrainerConfig, lr: float, step: int
     ) -> None:
         self._optimizer, self._config, self._lr = optimizer, config, lr
         gradients = [master_of(weight).grad for weight in trainable(loaded.model).values()]
@@ -61,6 +64,9 @@ class Movement:
         for name, weight, before in self._drawn:
             master, gradient = master_of(weight), clip * before["gradient"]
             after, moved = kept[master], master.detach() - before["value"]
+            by_muon = self._config.optimizer == "muon" and gradient.dim() == 2 and not _EMBEDDING.search(name)
+            place = f"whether the optimizer moves {name} by Muon, which is for matrices inside the blocks"
+            yield Pair("momentum_buffer" in after, by_muon, 0.0, place)
             if "momentum_buffer" in after:
                 exact, (mean, moved, change) = 0.2, self._muon(before, gradient, moved)
             elif "exp_avg" in after:
@@ -109,6 +115,27 @@ class Movement:
         return mean, left.mT @ moved @ right.mT, -rate * (update + decay)
 
 
+def fingerprint(loaded: LoadedModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Sums over numbers of some weights, and over what an optimizer keeps of them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept = dict(zip(parameters, _moments(optimizer.state_dict()), strict=True))
+    named = list(trainable(loaded.model).items())
+    sums: dict[str, float] = {}
+    for name, weight in named[:: 1 + len(named) // _TENSORS]:
+        master = master_of(weight)
+        for part, value in {"weight": weight, "master": master, **kept[master]}.items():
+            if isinstance(value, Tensor):
+                sums[f"{part} of {name}"] = float(value.detach().flatten()[:: 1 + value.numel() // 64].double().sum())
+    return sums
+
+
+def unmoved(before: Mapping[str, float], now: Mapping[str, float]) -> Iterator[Pair]:
+    """Between two updates nothing moves: what an update finds of weights and moments is what the one before it left."""
+    for name in before:
+        place = f"the {name} at the beginning of an update, against the end of the one before: a sum over some numbers"
+        yield Pair(now.get(name, 0.0), before[name], 0.0, place)
+
+
 def drawn_tensors(model: nn.Module, seed: int, step: int) -> list[tuple[str, nn.Parameter]]:
     """Returns trainable tensors by chance, until they hold 2**18 numbers."""
     named = list(trainable(model).items())
@@ -130,8 +157,7 @@ def _moments(document: Mapping[str, Any]) -> list[Kept]:
 def scheduled_rate(config: OptimizerConfig, steps: int, step: int, lr: float) -> Iterator[Pair]:
     """The learning rate of a step of ``steps``: a straight warm-up, then the peak times the share that is left, down to ``min_lr_ratio`` of it."""
     warm = round(config.warmup * steps)
-    passed = min(1.0, (step - 1 - warm) / max(1, steps - warm))
-    falls = {"constant": 1.0, "linear": 1.0 - passed, "cosine": (1.0 + math.cos(math.pi * passed)) / 2}
-    share = config.min_lr_ratio + falls[config.schedule] * (1.0 - config.min_lr_ratio)
+    left = remaining(config.schedule, min(1.0, (step - 1 - warm) / max(1, steps - warm)))
+    share = config.min_lr_ratio + left * (1.0 - config.min_lr_ratio)
     again = config.lr * (step / warm if step <= warm else share)
     yield Pair(lr, again, 1e-6 * config.lr, "the learning rate")

@@ -67,10 +67,11 @@ class LawBroken(TrainingError):
 
 @dataclass
 class LawRunner:
-    """Checks laws at steps 1, 2, 4, 8 and so on, whatever was checked before: a resumed run checks what an unbroken one does.
+    """Checks laws at steps 1, 2, 4, 8 and so on: a resumed run checks what an unbroken one does.
 
     ``off``: laws that the recipe leaves out. ``worst``: law -> the largest difference as a share of what is allowed, since the last
-    record. ``not_measured``: law -> what it needs. ``seconds``: what the checks took.
+    record. ``not_measured``: law -> what it needs. ``seconds``: what the checks took. ``new``: the step shows something that none before
+    it did, so laws are checked.
     """
 
     off: frozenset[str]
@@ -78,11 +79,12 @@ class LawRunner:
     worst: dict[LawName, float] = field(default_factory=dict[LawName, float])
     not_measured: dict[LawName, str] = field(default_factory=dict[LawName, str])
     seconds: float = 0.0
+    new: bool = False
 
     @property
     def due(self) -> bool:
-        """Says whether laws are checked at this step: a power of two, or 0."""
-        return self.step & (self.step - 1) == 0
+        """Says whether laws are checked at this step: a power of two, or 0, or one that shows something new."""
+        return self.new or self.step & (self.step - 1) == 0
 
     def check(self, law: LawName, pairs: Callable[..., Iterator[Pair]], *args: Any) -> None:
         """Compares the pairs that a law computes from ``args``. Raises LawBroken at the first that differ."""

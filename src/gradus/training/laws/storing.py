@@ -12,11 +12,13 @@ from typing import Any, cast
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradus.core import Episode, Group
 from gradus.core.metrics import SftRecord, StepRecord
 from gradus.core.values import plain
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.settings import read_settings
 from gradus.rollouts import read_episodes
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 from gradus.training.run.checkpoints import LocalState
@@ -43,10 +45,11 @@ def checkpoint_again(path: Path, metrics_path: Path, training: LocalState, step:
     for name, value in state.items():
         same = json.loads(json.dumps(value)) == document["state"].get(name)
         yield Pair(same, True, 0.0, f"{name} in {path.name}/state.json, whether it is that of the run")
-    metrics = metrics_path.read_bytes()[: document["offset"]]
+    metrics = metrics_path.read_bytes()
+    yield Pair(document["offset"], len(metrics), 0.0, f"the bytes of metrics.jsonl, against the offset of {path.name}")
     kinds = (b'{"kind": "step"', b'{"kind": "sft"', b'{"kind": "distill"')
     steps = [line for line in metrics.splitlines() if line.startswith(kinds)]
-    yield Pair(step, len(steps), 0.0, f"the steps in metrics.jsonl up to the offset of {path.name}")
+    yield Pair(step, len(steps), 0.0, "the steps in metrics.jsonl, each once")
     trained = {name: weight.data for name, weight in training.model.named_parameters() if weight.requires_grad}
     size = sum(weight.nbytes for weight in trained.values())
     if size > _LARGEST:
@@ -85,15 +88,25 @@ def _differing(first: Any, second: Any) -> int:
     return int(not isinstance(first, type(second)) or bool(first != second))
 
 
-def folder_again(folder: Path, model: nn.Module) -> Iterator[Pair]:
-    """The tensors of a model folder, by name, are those of the model in memory."""
-    tensors = {name.replace(".default.", "."): value for name, value in model.state_dict().items()}
+def folder_again(folder: Path, loaded: LoadedModel) -> Iterator[Pair]:
+    """A model folder has the settings of the model in memory, what transformers draws by is how it was sampled, and tensors are equal by name."""
+    settings = read_settings(folder)
+    yield Pair(settings == loaded.settings, True, 0.0, f"{folder.name}: whether its gradus.json has the settings in memory")
+    path, sampling = folder / "generation_config.json", loaded.settings.sampling
+    if sampling is not None and not sampling.greedy and path.is_file():
+        written = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("temperature", "top_p", "top_k"):
+            value = getattr(sampling, name)
+            yield Pair(written.get(name, value), value, 1e-9, f"{name} in {folder.name}/generation_config.json")
+    tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
         yield from _same_tensors(tensors, path, exact=False)
 
 
-def episodes_again(path: Path, groups: Sequence[Group]) -> Iterator[Pair]:
-    """A file of episodes, read back, has every member of ``groups`` with all that is known of it."""
+def episodes_again(folder: Path, step: int, groups: Sequence[Group]) -> Iterator[Pair]:
+    """The file of a step's episodes, read back, has every member of ``groups`` with all that is known of it."""
+    path = folder / "episodes" / f"step-{step:06d}.jsonl.gz"
+    yield Pair(path.is_file(), True, 0.0, f"whether the episodes of step {step} are stored in {path.name}")
     stored = read_episodes(path).episodes
     episodes = [episode for group in groups for episode in group.episodes]
     yield Pair(len(stored), len(episodes), 0.0, f"the episodes in {path.name}")

@@ -24,8 +24,9 @@ def tasks_again(
     reserved: frozenset[str],
     before: int,
     groups: Sequence[Group],
+    trained: int,
 ) -> Iterator[Pair]:
-    """The tasks of a step are those that follow the ``before`` that the run had, by the metrics; none is of ``judging`` or a condition."""
+    """The step trains on ``trained`` groups. The tasks of a step are those that follow the ``before`` that the run had, by the metrics; none is of ``judging`` or a condition."""
     walked, _ = training_tasks(spec, config, 0, before + len(groups), reserved)
     expected = sorted((task.seed, task.id) for task in walked[before:])
     actual = sorted((group.task.seed, group.task.id) for group in groups)
@@ -35,6 +36,7 @@ def tasks_again(
     conditions = spec.conditions if spec.content is not None else ()
     judges = {spec.identify(task).id for name in conditions for task in spec.tasks(name)}
     judges |= {task.id for task in judging}
+    yield Pair(trained, config.groups, 0.0, "the groups that the step trains on")
     for group in groups:
         task = group.task
         place = f"the task with seed {task.seed}"
@@ -53,7 +55,8 @@ def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Iterator[Pair]:
     start = -offset % number if rows else 0  # the first epoch lacks what lies before the offset
     walked, _ = training_tasks(spec, config, 0, start + 2 * number, NO_IDS)
     other, _ = training_tasks(spec, config.model_copy(update={"seed": config.seed + 1}), 0, number, NO_IDS)
-    keys = [_row(spec, task) if rows else task.seed for task in walked]
+    # A row of the data set is told from all others, also from one that asks the same.
+    keys = [id(row_of(spec, task)) if rows else task.seed for task in walked]
     first, second = keys[start : start + number], keys[start + number :]
     for epoch in (first, second):
         yield Pair(len(set(epoch)), number, 0.0, "different rows in an epoch")
@@ -62,9 +65,27 @@ def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Iterator[Pair]:
     yield Pair(seeds == [task.seed for task in other], False, 0.0, "whether two seeds have one order")
 
 
-def _row(spec: EnvironmentSpec, task: Task) -> int:
-    """Tells a row of the data set from all others, also from one that asks the same."""
-    return id(spec.data_set.item(task.options.get("split", "train"), task.seed))
+def row_of(spec: EnvironmentSpec, task: Task) -> Any:
+    """The row of the data set that a task asks."""
+    assert spec.data_set is not None
+    return spec.data_set.item(task.options.get("split", "train"), task.seed)
+
+
+def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Sequence[Group]) -> Iterator[Pair]:
+    """How an episode ends follows from its turns: their number, and whether the last answer was cut."""
+    limit = config.max_turns or spec.max_turns
+    for episode in (episode for group in groups for episode in group.episodes):
+        place = f"member {episode.member} of the task with seed {episode.task.seed}"
+        count = len(episode.turns)
+        yield Pair(max(count, limit), limit, 0.0, f"{place}: its turns, of max_turns {limit}")
+        if episode.failure is not None or not count:
+            continue
+        cut = episode.stop is StopReason.TOKEN_LIMIT
+        if cut or episode.stop in (StopReason.TERMINATED, StopReason.TURN_LIMIT):
+            where = f"{place}: whether it ends at the limit of tokens, as the cut of its last answer says"
+            yield Pair(cut, episode.turns[-1].cut, 0.0, where)
+        if episode.stop is StopReason.TURN_LIMIT:
+            yield Pair(count, limit, 0.0, f"{place}: the turns of an episode that ends at the limit of turns")
 
 
 def played_again(spec: EnvironmentSpec, groups: Sequence[Group]) -> Iterator[Pair]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from typing import cast
 
 from gradus.core import Group, Renderer, Turn
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
-from gradus.training.laws.credit import advantages_again, group_members
+from gradus.training.laws.credit import GroupMember, advantages_again, group_members
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 
 _EPISODES = 8  # whose text is looked at
-_EVERY = 4  # behind the first step one in so many episodes is looked at
+_LOOKED_AT = 16  # episodes whose tokens are looked at, behind the first step
 Token = tuple[int, int, float]  # place within the answer, id, log-prob
 
 
@@ -25,13 +25,14 @@ def check_samples(
     config: GrpoConfig,
     renderer: Renderer,
     stop_ids: frozenset[int] | None,
+    weights: Mapping[str, float],
 ) -> None:
-    """Holds the samples of a step to its stored episodes and rewards. Raises LawBroken."""
+    """Holds the samples of a step to its stored episodes and rewards, which ``weights`` weigh. Raises LawBroken."""
     if laws.due:
-        every = 1 if laws.step == 1 else _EVERY
+        every = max(1, sum(len(group.episodes) for group in groups) // _LOOKED_AT)
         laws.check("tokens", tokens_again, groups, samples, stop_ids, every)
         laws.check("text", text_again, groups, renderer)
-        laws.check("credit", advantages_again, groups, samples, config, renderer, every)
+        laws.check("credit", advantages_again, groups, samples, config, renderer, every, weights)
 
 
 def tokens_again(
@@ -61,8 +62,25 @@ def tokens_again(
             if sample is not None:
                 yield Pair(_reads(sample, index, turn), True, 0.0, f"{place}: what is read before the answer")
             if stop_ids is not None and turn.asked is None:
-                ends = turn.cut or turn.tokens.action_ids[-1] in stop_ids
-                yield Pair(ends, True, 0.0, f"{place}: the stop token of an answer that no limit cut")
+                ends = turn.tokens.action_ids[-1] in stop_ids
+                yield Pair(ends, not turn.cut, 0.0, f"{place}: whether a stop token ends the answer, as none does that a limit cut")
+        yield from _shown(member, [samples_of[key] for key in samples_of if key[0] == number], number)
+
+
+def _shown(member: GroupMember, samples: Sequence[TrainingSample], number: int) -> Iterator[Pair]:
+    """What the environment showed, which observations predict, is what stands between the answers, behind the token that closes a cut one."""
+    turns = member.episode.turns
+    if any(turn.tokens is None or not turn.tokens.action_ids for turn in turns):
+        return
+    for sample in {id(sample): sample for sample in samples}.values():
+        spans: list[tuple[int, int, int]] = []
+        for turn in sorted(set(ints(sample.turns))):
+            places = sample.positions[sample.turns == turn]
+            spans.append((int(places.min()), int(places.max()) + 1 + turns[turn].cut, turn))
+        spans.sort()
+        again = [place for one, other in pairwise(spans) for place in range(one[1], other[0])]
+        same = sample.read is None or ints(sample.read) == again
+        yield Pair(same, True, 0.0, f"episode {number}: whether the tokens that the environment showed, which observations predict, are those between answers")
 
 
 def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:

@@ -84,7 +84,7 @@ class TinkerLearner:
         """Returns the sampled tokens of all graded episodes, with the advantages (A,) that the algorithm gives them."""
         samples = credit_groups(groups, self.config, self.words.renderer, weights=self.grader.weights)
         self.laws.step = self.steps + 1
-        check_samples(self.laws, groups, samples, self.config, self.words.renderer, None)
+        check_samples(self.laws, groups, samples, self.config, self.words.renderer, None, self.grader.weights)
         if self._teacher is None:
             return samples
         return with_teacher(samples, graded_episodes(groups), self._teacher, self.config.distill_coef)

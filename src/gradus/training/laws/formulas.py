@@ -1,0 +1,54 @@
+"""The named algorithms as their papers write them: what the laws compute advantages and losses by. Nothing is shared with the registry."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+Center = Literal["mean", "leave_one_out", "tokens", "ratio", "components"]
+Average = Literal["tokens", "sequences", "budget"]
+
+
+class Formula(NamedTuple):
+    """One algorithm.
+
+    ``center``: what an episode's reward is compared with; by turn they all have the leave-one-out mean. ``average``: what the loss divides
+    the tokens of an episode by. ``clip``: low and high. ``ratio``: how the ratio weighs a token: clipped, clipped as the mean of a
+    sequence, bounded without a gradient, or plain.
+    """
+
+    center: Center
+    average: Average
+    clip: tuple[float, float]
+    ratio: Literal["clipped", "sequence", "bounded", "plain"] = "clipped"
+
+
+FORMULAS = {
+    "gradus": Formula("mean", "tokens", (0.2, 0.28)),
+    "grpo": Formula("mean", "sequences", (0.2, 0.2)),
+    "dr_grpo": Formula("mean", "budget", (0.2, 0.2)),
+    "dapo": Formula("mean", "tokens", (0.2, 0.28)),
+    "gspo": Formula("mean", "sequences", (3e-4, 4e-4), "sequence"),
+    "cispo": Formula("mean", "tokens", (1.0, 4.0), "bounded"),
+    "rloo": Formula("leave_one_out", "tokens", (math.inf, math.inf), "plain"),
+    "reinforce++": Formula("tokens", "tokens", (0.2, 0.2)),
+    "gdpo": Formula("components", "tokens", (0.2, 0.28)),
+    "maxrl": Formula("ratio", "tokens", (0.2, 0.28)),
+}
+
+
+def remaining(schedule: str | None, passed: float) -> float:
+    """The share of a rate or coefficient that is left once the share ``passed`` of the steps is over."""
+    shares = {"linear": 1.0 - passed, "cosine": (1.0 + math.cos(math.pi * passed)) / 2}
+    return shares.get(schedule or "", 1.0)
+
+
+def weigh(ratio: Tensor, signs: Tensor, low: float, high: float, kind: str) -> tuple[Tensor, Tensor]:
+    """What a token's gradient and its value are multiplied with, (A,) both, at these ratios and signs of the advantages."""
+    if kind in ("bounded", "plain"):
+        bounded = ratio.clamp(1.0 - low, 1.0 + high)
+        return bounded, bounded
+    clipped = ((signs > 0) & (ratio > 1.0 + high)) | ((signs < 0) & (ratio < 1.0 - low))
+    return ratio.masked_fill(clipped, 0.0), ratio.where(~clipped, ratio.clamp(1.0 - low, 1.0 + high))
