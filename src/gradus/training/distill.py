@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,8 @@ from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
+from gradus.training.laws.lessons import plain_divergence, tasks_in_turn
+from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer, turns_of
@@ -68,7 +71,9 @@ def train_distill(
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
         student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
         lessons = _DistillLessons(student, teacher, spec, config, tasks)
-        taught = LocalLessonModel(loaded, config, lessons.held_out, lessons.learn)
+        temperature = student.sampling.temperature
+        plain = partial(plain_divergence, loaded, teacher.model, config.divergence, temperature)
+        taught = LocalLessonModel(loaded, config, lessons.held_out, lessons.learn, plain)
         return LessonTrainer(taught, config, run_folder, lessons).run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
@@ -111,7 +116,7 @@ class _DistillLessons:
         """The samples of the step's episodes: first those of the teacher, then those of the student."""
         size = self._config.batch_size
         first = (step - 1) * size
-        tasks = self._tasks[first : first + size]
+        tasks = self._asked = self._tasks[first : first + size]
         by_teacher = size - round(self._config.on_policy * size)
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
@@ -123,6 +128,10 @@ class _DistillLessons:
             )
         samples = [replace(sample, episode=number) for number, sample in enumerate(samples)]
         return Augmented(self._config, samples).batch(samples, step)
+
+    def check(self, laws: LawRunner, step: int, samples: Sequence[TrainingSample]) -> None:
+        """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
+        laws.check("tasks", tasks_in_turn, self._tasks, self._asked, step, self._config.batch_size)
 
     def _roll_out(
         self,

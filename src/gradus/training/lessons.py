@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -19,10 +18,10 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.laws.lessons import loss_again, lowest_again, plain_loss
+from gradus.training.laws.lessons import lowest_again
 from gradus.training.laws.models import loaded_again
 from gradus.training.laws.movement import scheduled_rate
-from gradus.training.laws.runner import LawBroken, LawRunner, NotMeasured
+from gradus.training.laws.runner import LawBroken, LawRunner
 from gradus.training.laws.storing import check_checkpoint, folder_again, line_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, LocalState, TrainingState, go_back, save_checkpoint
@@ -75,6 +74,10 @@ class Lessons(Protocol):
 
     def epoch(self, step: int) -> int:
         """Says which pass over the lessons a step belongs to, 1 for the first."""
+        ...
+
+    def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
+        """Holds the ``samples`` of a step to what they were made of. Raises LawBroken."""
         ...
 
 
@@ -193,7 +196,7 @@ class LessonModel(Protocol):
         """The model, if this process alone holds it."""
         ...
 
-    def update(self, samples: Samples, lr: float) -> StepSums:
+    def update(self, samples: Samples, lr: float, laws: LawRunner) -> StepSums:
         """Takes the optimizer update of a step."""
         ...
 
@@ -298,13 +301,8 @@ class LessonTrainer:
         self.laws.step = step
         if self.laws.due:
             self.laws.check("optimizer", scheduled_rate, self.config, self.lessons.steps, step, lr)
-        again, model = None, self.model.local_model
-        if model is not None and step == 1 and self.lessons.kind == "sft":
-            with suppress(NotMeasured):
-                again = plain_loss(model, samples)
-        sums = self.model.update(samples, lr)
-        if model is not None and again is not None:
-            self.laws.check("first_update", loss_again, sums.loss, again, model)
+            self.lessons.check(self.laws, step, samples)
+        sums = self.model.update(samples, lr, self.laws)
         seconds = time.perf_counter() - started
         record: SftRecord = {
             "kind": self.lessons.kind,
@@ -362,6 +360,6 @@ class LessonTrainer:
         self.model.save(self.folder.path / name)
         model = self.model.local_model
         if model is not None:
-            self.laws.check("saved", folder_again, self.folder.path / name, model.model)
+            self.laws.check("saved", folder_again, self.folder.path / name, model)
         if model is not None and name == "final":
             self.laws.check("saved", loaded_again, self.folder.path / name, model, bool(self.config.quantize))

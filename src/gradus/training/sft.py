@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from gradus.core import ConfigError, Episode, child_seed
+from gradus.core import ConfigError, Episode, Renderer, child_seed
 from gradus.core.records import FAULTS
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
@@ -20,7 +20,8 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
-from gradus.training.laws.lessons import epoch_again, lesson_text
+from gradus.training.laws.lessons import few_enough, lesson_text, order_of_lessons, plain_likelihood
+from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, LessonTrainer
@@ -61,12 +62,8 @@ def train_sft(
     run_folder.open(config, resume=resume)
     try:
         store_splits(run_folder, {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))})
-        lessons = _SftLessons(config, samples, held_out)
+        lessons = _SftLessons(config, samples, held_out, words.renderer, training)
         trainer = LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons)
-        trainer.laws.check("text", lesson_text, words.renderer, training, samples)
-        if not config.history_noise and config.short_turns is None:
-            epoch = [lessons.batch(step) for step in range(1, 1 + lessons.validation_every)]
-            trainer.laws.check("tasks", epoch_again, epoch, samples)
         return trainer.run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
@@ -76,7 +73,8 @@ def train_sft(
 def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig, lessons: _SftLessons) -> LessonModel:
     if isinstance(source, ServedTraining):
         return ServedLessonModel(source, config)
-    return LocalLessonModel(source, config, lessons.held_out, partial(likelihood, source))
+    learn, plain = partial(likelihood, source), partial(plain_likelihood, source)
+    return LocalLessonModel(source, config, lessons.held_out, learn, plain)
 
 
 def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
@@ -101,8 +99,10 @@ class _SftLessons:
         config: SftConfig,
         samples: Sequence[TrainingSample],
         held_out: Sequence[TrainingSample],
+        renderer: Renderer,
+        training: Sequence[Episode],
     ) -> None:
-        self._config = config
+        self._config, self._samples, self._renderer, self._training = config, samples, renderer, training
         by_episode: dict[int, list[TrainingSample]] = {}
         for sample in samples:
             by_episode.setdefault(sample.episode, []).append(sample)
@@ -135,6 +135,14 @@ class _SftLessons:
         places = order[start : start + self._config.batch_size]
         samples = [sample for place in places for sample in self._episodes[place]]
         return self._augmented.batch(samples, epoch, batch)
+
+    def check(self, laws: LawRunner, step: int, samples: Sequence[TrainingSample]) -> None:
+        """Holds the text of a step to the episodes, and, at the first, the order of two epochs. Raises LawBroken."""
+        if step == 1 and few_enough(self._samples):
+            size = self.validation_every
+            epochs = [[self.batch(number) for number in range(first, first + size)] for first in (1, 1 + size)]
+            laws.check("tasks", order_of_lessons, epochs, self._samples, self._training)
+        laws.check("text", lesson_text, self._renderer, self._training, samples, self._config)
 
 
 def likelihood(loaded: LoadedModel, batch: MicroBatch, *, read: bool = False) -> LessonLoss:

@@ -30,8 +30,8 @@ def check_size(loaded: LoadedModel, tokens: int) -> None:
 
 
 def read_logprobs(loaded: LoadedModel, sample: TrainingSample) -> Tensor:
-    """(R,) log-probs of the tokens that the environment showed behind an answer, under the model itself."""
-    shown = sample.ids[:0] if sample.read is None else sample.read
+    """(R,) log-probs of the tokens that the environment showed between the trained ones, under the model itself."""
+    shown = sample.ids[:0] if sample.read is None else sample.read[sample.read < sample.positions.max()]
     whole = replace(sample, positions=shown, legal=None, targets=None)
     scores = plain_scores(loaded, SamplingConfig(), whole)
     return scores.gather(1, whole.learned_ids[:, None].to(scores.device))[:, 0]

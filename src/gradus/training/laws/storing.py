@@ -91,7 +91,9 @@ def _differing(first: Any, second: Any) -> int:
 def folder_again(folder: Path, loaded: LoadedModel) -> Iterator[Pair]:
     """A model folder has the settings of the model in memory, what transformers draws by is how it was sampled, and tensors are equal by name."""
     settings = read_settings(folder)
-    yield Pair(settings == loaded.settings, True, 0.0, f"{folder.name}: whether its gradus.json has the settings in memory")
+    yield Pair(
+        settings == loaded.settings, True, 0.0, f"{folder.name}: whether its gradus.json has the settings in memory"
+    )
     path, sampling = folder / "generation_config.json", loaded.settings.sampling
     if sampling is not None and not sampling.greedy and path.is_file():
         written = json.loads(path.read_text(encoding="utf-8"))

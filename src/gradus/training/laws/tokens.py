@@ -63,7 +63,12 @@ def tokens_again(
                 yield Pair(_reads(sample, index, turn), True, 0.0, f"{place}: what is read before the answer")
             if stop_ids is not None and turn.asked is None:
                 ends = turn.tokens.action_ids[-1] in stop_ids
-                yield Pair(ends, not turn.cut, 0.0, f"{place}: whether a stop token ends the answer, as none does that a limit cut")
+                yield Pair(
+                    ends,
+                    not turn.cut,
+                    0.0,
+                    f"{place}: whether a stop token ends the answer, as none does that a limit cut",
+                )
         yield from _shown(member, [samples_of[key] for key in samples_of if key[0] == number], number)
 
 
@@ -80,7 +85,12 @@ def _shown(member: GroupMember, samples: Sequence[TrainingSample], number: int) 
         spans.sort()
         again = [place for one, other in pairwise(spans) for place in range(one[1], other[0])]
         same = sample.read is None or ints(sample.read) == again
-        yield Pair(same, True, 0.0, f"episode {number}: whether the tokens that the environment showed, which observations predict, are those between answers")
+        yield Pair(
+            same,
+            True,
+            0.0,
+            f"episode {number}: whether the tokens that the environment showed, which observations predict, are those between answers",
+        )
 
 
 def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:

@@ -40,6 +40,12 @@ def is_exact(loaded: LoadedModel, config: TrainerConfig) -> bool:
     return loaded.dtype == torch.float32 and not narrow
 
 
+def flat_gradients(gradients: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> Tensor:
+    """(n,) the gradients of tensors one after another; one that has none counts 0."""
+    parts = zip(gradients, tensors, strict=True)
+    return torch.cat([(torch.zeros_like(tensor) if part is None else part).float().flatten() for part, tensor in parts])
+
+
 class SumWatch:
     """Adds up what the microbatches of an update bring to the gradient of one tensor."""
 
@@ -285,15 +291,13 @@ class UpdateLaws:
                 loss = -self.config.entropy_coef * bonus / n_tokens * (weights.to(entropies) * entropies).sum()
             else:
                 loss = -self.config.observations / n_tokens * read_logprobs(self.loaded, sample).sum()
-            total += self._flat(torch.autograd.grad(loss, self._tensors, retain_graph=True, allow_unused=True))
+            total += flat_gradients(
+                torch.autograd.grad(loss, self._tensors, retain_graph=True, allow_unused=True), self._tensors
+            )
             if name != "policy":
                 whole = torch.autograd.grad(shares[index] * logprobs.sum(), self._tensors, allow_unused=True)
-                size += norm_of(self._flat(whole))
+                size += norm_of(flat_gradients(whole, self._tensors))
         return total, size
-
-    def _flat(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        parts = zip(gradients, self._tensors, strict=True)
-        return torch.cat([(torch.zeros_like(tensor) if part is None else part).float().flatten() for part, tensor in parts])
 
     def _same(self, first: Tensor, second: Tensor, place: str, noise: float = 0.0) -> Pair:
         """Compares gradients (n,) of the drawn tensors; rounding is that of the sums of the whole gradient."""
@@ -308,7 +312,7 @@ class UpdateLaws:
         with precision(trainer.loaded, trainer.config):
             for batch in trainer.cut(plan, tokens):
                 loss, _ = microbatch_loss(trainer, plan, batch.to(trainer.loaded.device))
-                total += self._flat(torch.autograd.grad(loss, self._tensors, allow_unused=True))
+                total += flat_gradients(torch.autograd.grad(loss, self._tensors, allow_unused=True), self._tensors)
         return total
 
 

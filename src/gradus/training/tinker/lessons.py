@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError
+from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.lessons import HeldOutFigures, Samples, StepSums
 from gradus.training.tinker.weights import ServedState, ServedTraining, ServedWeights
@@ -34,7 +35,7 @@ class ServedLessonModel:
     def local_model(self) -> None:
         """None: the server has the weights."""
 
-    def update(self, samples: Samples, lr: float) -> StepSums:
+    def update(self, samples: Samples, lr: float, laws: LawRunner) -> StepSums:
         """Takes the update of a step: the mean over the learned tokens, as a model in this process is taught."""
         remote = self.weights.remote
         n_tokens = sum(sample.actions for sample in samples)
