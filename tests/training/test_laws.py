@@ -18,7 +18,7 @@ from healthy_runs import healthy_settings, largest_shares, teach
 from short_runs import Stopped, grpo_config, lines, stop_after, train
 
 from gradus.algorithms import LOSSES, Algorithm, LossResult
-from gradus.core import ConfigError, Observation
+from gradus.core import ConfigError, Observation, StopReason
 from gradus.policies.local import conversation, policy, sampling
 from gradus.policies.local.conversation import Conversation
 from gradus.rollouts.under_way import UnderWay
@@ -26,7 +26,7 @@ from gradus.training import grpo, learner, lesson_model, lessons, sft
 from gradus.training.config import GrpoConfig
 from gradus.training.data import tasks
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine import loss_step, objective, update
+from gradus.training.engine import loss_step, objective, optimizers, update
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.law_names import LAWS
 from gradus.training.laws.movement import Movement
@@ -56,6 +56,22 @@ def of_the_next(result: Any) -> Any:
     rewards = [episode.reward for episode in (*episodes[1:], episodes[0])]
     mixed = iter([replace(episode, reward=reward) for episode, reward in zip(episodes, rewards, strict=True)])
     groups = [replace(group, episodes=tuple(next(mixed) for _ in group.episodes)) for group in result.groups]
+    return replace(result, groups=groups)
+
+
+def hotter(config: Any) -> Any:
+    """transformers draws at another temperature than the model was trained at."""
+    config.temperature = 0.5
+    return config
+
+
+def times_two(result: Any) -> Any:
+    """Rewards are added up without the weights of their terms."""
+    groups: list[Any] = []
+    for group in result.groups:
+        rewards = [replace(each.reward, value=2 * each.reward.value) for each in group.episodes]
+        episodes = [replace(each, reward=reward) for each, reward in zip(group.episodes, rewards, strict=True)]
+        groups.append(replace(group, episodes=tuple(episodes)))
     return replace(result, groups=groups)
 
 
@@ -130,6 +146,25 @@ def without_zero(real: Call) -> Call:
     return passes
 
 
+def anew(real: Call) -> Call:
+    """The denominator of the ratio follows the policy."""
+    return lambda self, indexes, sampled, logprobs: logprobs.detach()
+
+
+def forgetful(real: Call) -> Call:
+    """Each step has an optimizer of its own."""
+
+    def update(model: Any, optimizer: Any, samples: Any, config: Any, *rest: Any) -> Any:
+        return real(model, make_optimizer(model.model, config), samples, config, *rest)
+
+    return update
+
+
+def all_shown(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """Observations predict the prompt and the answers too."""
+    return [replace(sample, read=torch.arange(1, len(sample))) for sample in samples]
+
+
 def shifted_mean(sample: TrainingSample) -> Any:
     assert sample.advantages is not None
     return sample.advantages + 0.3
@@ -143,9 +178,30 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("loss", objective, "plan_update", then(lambda plan: replace(plan, n_tokens=2 * plan.n_tokens)), {}),
     ("loss", update, "backward_passes", last_pass_alone, {"token_budget": 60}),
     ("loss", update, "backward_passes", without_zero, {}),
+    ("loss", update._OldLogprobs, "of", anew, {"epochs": 2}),
+    (
+        "loss",
+        update,
+        "plan_epoch",
+        lambda real: lambda samples, config, key: real(samples, config, ()),
+        {"minibatches": 2},
+    ),
+    ("loss", update, "kl_loss", then(lambda term: (2 * term[0], term[1])), {"kl_coef": 0.1}),
+    (
+        "loss",
+        GrpoConfig,
+        "at_step",
+        lambda real: lambda self, step: self,
+        {"entropy_coef": 0.1, "entropy_schedule": "linear"},
+    ),
+    ("tokens", learner, "credit_groups", then(all_shown), {}),
+    ("optimizer", learner, "policy_update", forgetful, {}),
+    ("optimizer", optimizers, "_is_embedding", lambda real: lambda name: False, {"optimizer": "muon"}),
     ("optimizer", grpo, "lr_at", then(lambda lr: 2 * lr), {}),
     ("optimizer", loss_step, "clip_gradients", lambda real: lambda model, limit: real(model, 0.0), {"grad_clip": 0.01}),
     ("grading", grpo, "roll_out", then(of_the_next), {"credit": "episode"}),
+    ("grading", grpo, "roll_out", then(times_two), {}),
+    ("saved", checkpoints, "generation_config", then(hotter), {}),
     ("saved", learner, "save_model", saves_others, {}),
     ("saved", learner, "save_model", saves_rounded, {}),
     ("tasks", grpo, "training_tasks", then(lambda result: (result[0], result[1] - 1)), {}),
@@ -153,6 +209,7 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("tasks", tasks, "_shuffle", lambda real: lambda seed, epoch, number: np.arange(number), {"tasks": 20}),
     ("tasks", tasks, "_shuffle", lambda real: lambda seed, *rest: real(0, *rest), {"tasks": 20}),
     ("replay", UnderWay, "_turn", then(lambda turn: replace(turn, env_reward=0.25)), {}),
+    ("replay", UnderWay, "closed", then(lambda episode: replace(episode, stop=StopReason.TOKEN_LIMIT)), {}),
     ("replay", UnderWay, "_turn", then(lambda turn: replace(turn, observation=turn.observation[:-1])), {}),
     ("text", conversation, "opening_ids", lambda real: lambda renderer, prompt, seen: real(renderer, "", seen), {}),
     (
@@ -165,6 +222,7 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("text", conversation, "Action", lambda real: lambda **fields: real(**{**fields, "text": fields["text"][:-1]}), {}),
     ("draws", sampling, "draw", lambda real: lambda logprobs, uniforms: real(logprobs, uniforms.sqrt()), {}),
     ("draws", grpo, "roll_out", lambda real: partial(forgets_the_step, real), {}),
+    ("draws", UnderWay, "closed", then(lambda episode: replace(episode, group=0)), {}),
     ("sampler", sampling, "_scaled", lambda real: lambda logits, temperature: logits * 1.1, {}),
     ("checkpoint", checkpoints.LocalState, "collect", stores_before, {}),
     (
@@ -279,7 +337,7 @@ def test_a_loss_of_ones_own_that_depends_on_the_cut_breaks_a_law(lamps_model: Pa
 def test_all_laws_are_measured_in_one_run(lamps_model: Path, tmp_path: Path) -> None:
     train(lamps_model, tmp_path / "run", grpo_config(max_steps=4, kl_coef=0.1))
     worst = largest_shares(tmp_path / "run")
-    assert set(worst) == set(LAWS)
+    assert set(worst) == set(LAWS) - {"cuts"}, "the cuts matter if no formula says what a plain pass must give"
     assert max(worst.values()) < 0.5, worst
 
 
@@ -296,7 +354,7 @@ def test_muon_in_bfloat16_is_no_fault() -> None:
         norm = norm_of(model.weight.grad)
         optimizer.step()
         pairs = list(movement.again(norm))
-        assert len(pairs) == 4
+        assert len(pairs) == 5
         assert all(abs(pair.first - pair.second) <= pair.allowed for pair in pairs), pairs
 
 
@@ -327,6 +385,14 @@ LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
     ),
     ("tasks", sft._SftLessons, "batch", lambda real: lambda self, step: real(self, 1)),
     ("loss", sft, "likelihood", then(lambda learned: replace(learned, loss=2 * learned.loss))),
+    ("tasks", sft, "text_sequences", then(lambda samples: samples[:-2])),
+    ("tasks", sft, "child_seed", lambda real: lambda seed, *key: real(seed, *key[:2])),
+    (
+        "optimizer",
+        lesson_model,
+        "apply_gradients",
+        lambda real: lambda loaded, optimizer, config, lr: real(loaded, optimizer, config, 2 * lr),
+    ),
     ("optimizer", lessons, "lr_at", then(lambda lr: 0.9 * lr)),
     ("checkpoint", checkpoints.LocalState, "collect", stores_before),
     ("records", lessons.RunFolder, "append", lambda real: lambda self, record: real(self, {**record, "step": 7})),

@@ -199,7 +199,7 @@ class Learner:
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         if watch is not None and still is not None:
             self.laws.check("loss", watch.finished)
-            still.ends(self.laws, self.optimizer, result.figures.get("kl"))
+            still.ends(self.laws, self.optimizer, watch.optimizer or self.optimizer, result.figures.get("kl"))
         return result
 
     def reset_optimizer(self) -> None:

@@ -83,7 +83,8 @@ def taught_again(
 ) -> Iterator[Pair]:
     """What a teacher adds to a token's advantage: ``coef`` times how much likelier it is to the teacher (``logprobs``), at most 10 nats."""
     for number, (own, taught, theirs) in enumerate(zip(before, after, logprobs, strict=True)):
-        assert own.advantages is not None and taught.advantages is not None
+        assert own.advantages is not None
+        assert taught.advantages is not None
         gain = np.clip(np.nan_to_num(theirs.double().numpy() - own.logprobs.numpy(), nan=0.0), -10.0, 10.0)
         again = own.advantages.numpy() + coef * gain
         actual = taught.advantages.numpy()

@@ -56,9 +56,12 @@ class StillModels:
             laws.check("optimizer", unmoved, self._left, fingerprint(self._loaded, optimizer))
             self._left = {}
 
-    def ends(self, laws: LawRunner, optimizer: torch.optim.Optimizer, kl: float | None) -> None:
-        """Behind an update that is watched."""
+    def ends(
+        self, laws: LawRunner, optimizer: torch.optim.Optimizer, moved_by: torch.optim.Optimizer, kl: float | None
+    ) -> None:
+        """Behind an update that is watched: what moved the weights is the run's optimizer."""
         self._left = fingerprint(self._loaded, optimizer)
+        laws.check("optimizer", unmoved, fingerprint(self._loaded, moved_by), self._left)
         laws.check("optimizer", self.frozen_tensors)
         laws.check("reference", self.reference_again, kl)
 

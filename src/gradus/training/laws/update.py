@@ -79,6 +79,7 @@ class UpdateLaws:
     config: GrpoConfig
     samples: Sequence[TrainingSample]
     reference: Reference | None
+    optimizer: torch.optim.Optimizer | None = None  # that moved the weights
     _returned: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     _old: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     _updates: int = 0
@@ -118,6 +119,7 @@ class UpdateLaws:
             self.runner.check("loss", self._terms_again, trainer, plan)
             self._movement = Movement(self.loaded, optimizer, self.config, lr, self.runner.step)
         self._updates += 1
+        self.optimizer = optimizer
 
     def moved(self, norm: float) -> None:
         """Behind the optimizer's step."""
