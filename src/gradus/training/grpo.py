@@ -480,14 +480,14 @@ class GrpoLoop:
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=values)
         save_checkpoint(self.folder.path, checkpoint, self.learner.state)
         self.splits.store(self.folder, self.state.next_task)
-        self.check_checkpoint()
+        self.check_checkpoint(self.config.checkpoint_every)
 
-    def check_checkpoint(self) -> None:
-        """Holds the newest checkpoint to the run in memory. Raises LawBroken."""
+    def check_checkpoint(self, every: int = 0) -> None:
+        """Holds the newest checkpoint to the run in memory; of those of ``every`` so many steps some as a whole. Raises LawBroken."""
         training = self.learner.state
         if isinstance(training, LocalState) and world().size == 1:
             state = {name: value for name, value in vars(self.state).items() if name not in ("step", "schedule")}
-            check_checkpoint(self.learner.laws, self.folder.path, training, self.learner.steps, state)
+            check_checkpoint(self.learner.laws, self.folder.path, training, self.learner.steps, state, every)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""

@@ -339,14 +339,14 @@ class LessonTrainer:
         state = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
         save_checkpoint(self.folder.path, checkpoint, self.model.state)
-        self.check_checkpoint()
+        self.check_checkpoint(self.config.checkpoint_every)
 
-    def check_checkpoint(self) -> None:
-        """Holds the newest checkpoint to the run in memory. Raises LawBroken."""
+    def check_checkpoint(self, every: int = 0) -> None:
+        """Holds the newest checkpoint to the run in memory; of those of ``every`` so many steps some as a whole. Raises LawBroken."""
         training = self.model.state
         state = {name: value for name, value in vars(self.state).items() if name != "step"}
         if isinstance(training, LocalState) and world().size == 1:
-            check_checkpoint(self.laws, self.folder.path, training, self.state.step, state)
+            check_checkpoint(self.laws, self.folder.path, training, self.state.step, state, every)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint; without one to the beginning."""

@@ -68,6 +68,14 @@ def advantages_again(
     for sample in samples[::every]:
         assert sample.advantages is not None
         member = members[sample.episode]
+        if not spans.kinds:
+            places = np.array(member.places)[sample.turns.numpy()]
+            differences = np.abs(sample.advantages.numpy() - values[sample.episode, places, 0])
+            worst = int(differences.argmax())
+            place = f"group {member.group}, episode {sample.episode}, turn {int(sample.turns[worst])}, token {worst}"
+            again = values[sample.episode, places[worst], 0]
+            yield Pair(float(sample.advantages[worst]), float(again), _ALLOWED * largest, place)
+            continue
         for turn in sorted(set(ints(sample.turns))):
             rows = (sample.turns == turn).nonzero()[:, 0]
             by_token = spans.by_token(member.episode.turns[turn], values[sample.episode, member.places[turn]], renderer)

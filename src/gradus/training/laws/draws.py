@@ -107,10 +107,10 @@ def numbers_again(groups: Sequence[Group], rounds: int) -> Iterator[Pair]:
     """Random numbers are keyed by group and member, so each member of a step has a pair of its own, which is its place."""
     for number, group in enumerate(groups):
         first = group.episodes[0].group if rounds else number
-        for member, episode in enumerate(group.episodes):
-            place = f"the task with seed {group.task.seed}"
-            yield Pair(episode.group, first, 0.0, f"{place}: the number of its group, which keys its random numbers")
-            yield Pair(episode.member, member, 0.0, f"{place}: the number of a member, which keys its random numbers")
+        actual = [(episode.group, episode.member) for episode in group.episodes]
+        agreeing = sum(pair == (first, member) for member, pair in enumerate(actual))
+        place = f"members of group {number} whose numbers of group and member, which key their random numbers, are their own"
+        yield Pair(agreeing, len(actual), 0.0, place)
 
 
 def drawn_again(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward, StopReason
+from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward
 from gradus.core.records import FAULTS
 from gradus.core.values import number_of, plain
 from gradus.rewards.grading import rewards_of
@@ -69,22 +69,27 @@ def kinds_of(groups: Sequence[Group], dropped: Sequence[Group]) -> set[str]:
 
 
 def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
-    """A reward's terms of a component add up to its weight times the component, and all terms to the reward."""
+    """A reward is the sum of its terms, and the terms of a component are its weight times the component; the one that differs most."""
+    worst = Pair(0.0, 0.0, 0.0, "rewards and their terms")
     for episode in (episode for group in groups for episode in group.episodes):
         reward = episode.reward
-        if reward is None or reward.value is None or episode.stop in (*FAULTS, StopReason.BROKEN):
+        if reward is None or reward.value is None or not reward.terms or episode.stop in FAULTS:
             continue
-        place = f"the reward of member {episode.member} of the task with seed {episode.task.seed}"
-        sums: dict[str, float] = {}
+        sums = dict.fromkeys(reward.components, 0.0)
         for term in (term for terms in reward.terms for term in terms):
             sums[term.component] = sums.get(term.component, 0.0) + term.value
-        rounding = 1e-6 * max(1.0, sum(map(abs, sums.values())))
-        yield Pair(reward.value, math.fsum(sums.values()), rounding, f"{place}, against the sum of its terms")
-        if not reward.terms:
-            continue
+        pairs = [("the sum of its terms", reward.value, math.fsum(sums.values()))]
         for name in grader.weights.keys() & reward.components.keys():
-            again = grader.weights[name] * (reward.components[name] or 0.0)
-            yield Pair(sums.get(name, 0.0), again, rounding, f"{place}: the terms of component {name}, by its weight")
+            weighed = grader.weights[name] * (reward.components[name] or 0.0)
+            pairs += [(f"component {name} by its weight", sums[name], weighed)]
+        for what, first, second in pairs:
+            rounding = 1e-6 * max(1.0, abs(second))
+            if abs(first - second) > max(rounding, abs(worst.first - worst.second)):
+                place = (
+                    f"the reward of member {episode.member} of the task with seed {episode.task.seed}, against {what}"
+                )
+                worst = Pair(first, second, rounding, place)
+    yield worst
 
 
 def asked_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:

@@ -29,16 +29,25 @@ _OPEN: Any = safe_open  # it has no types
 Record = Mapping[str, Any]
 
 
-def check_checkpoint(laws: LawRunner, folder: Path, training: LocalState, step: int, state: Record) -> None:
-    """Holds the newest checkpoint of a run's folder, if it has one, to what is in memory. Raises LawBroken."""
+def check_checkpoint(
+    laws: LawRunner, folder: Path, training: LocalState, step: int, state: Record, every: int = 0
+) -> None:
+    """Holds the newest checkpoint of a run's folder, if it has one, to what is in memory. Raises LawBroken.
+
+    Of checkpoints that are written ``every`` so many steps the tensors of the first, second, fourth and so on are read.
+    """
+    number, beyond = divmod(step, every) if every else (0, 0)
+    compared = training if beyond or number & (number - 1) == 0 else None
     path = max((folder / "checkpoints").glob("step-*"), default=None)
     if path is not None:
         laws.step = step
-        laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", training, step, state)
+        laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
 
 
-def checkpoint_again(path: Path, metrics_path: Path, training: LocalState, step: int, state: Record) -> Iterator[Pair]:
-    """A checkpoint has the weights, the optimizer and the state in memory."""
+def checkpoint_again(
+    path: Path, metrics_path: Path, training: LocalState | None, step: int, state: Record
+) -> Iterator[Pair]:
+    """A checkpoint has the state in memory, and the weights and the optimizer of ``training``."""
     document = json.loads((path / "state.json").read_text(encoding="utf-8"))
     yield Pair(step, document["step"], 0.0, f"the step in {path.name}/state.json")
     yield Pair(step, int(path.name.removeprefix("step-")), 0.0, f"the step in the name {path.name}")
@@ -50,6 +59,8 @@ def checkpoint_again(path: Path, metrics_path: Path, training: LocalState, step:
     kinds = (b'{"kind": "step"', b'{"kind": "sft"', b'{"kind": "distill"')
     steps = [line for line in metrics.splitlines() if line.startswith(kinds)]
     yield Pair(step, len(steps), 0.0, "the steps in metrics.jsonl, each once")
+    if training is None:
+        return
     trained = {name: weight.data for name, weight in training.model.named_parameters() if weight.requires_grad}
     size = sum(weight.nbytes for weight in trained.values())
     if size > _LARGEST:

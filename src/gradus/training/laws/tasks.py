@@ -72,20 +72,25 @@ def row_of(spec: EnvironmentSpec, task: Task) -> Any:
 
 
 def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Sequence[Group]) -> Iterator[Pair]:
-    """How an episode ends follows from its turns: their number, and whether the last answer was cut."""
-    limit = config.max_turns or spec.max_turns
+    """How an episode ends follows from its turns: their number, and whether a limit cut the last answer."""
+    limit, odd = config.max_turns or spec.max_turns, list[str]()
+    ends = (StopReason.TERMINATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
     for episode in (episode for group in groups for episode in group.episodes):
-        place = f"member {episode.member} of the task with seed {episode.task.seed}"
         count = len(episode.turns)
-        yield Pair(max(count, limit), limit, 0.0, f"{place}: its turns, of max_turns {limit}")
-        if episode.failure is not None or not count:
-            continue
-        cut = episode.stop is StopReason.TOKEN_LIMIT
-        if cut or episode.stop in (StopReason.TERMINATED, StopReason.TURN_LIMIT):
-            where = f"{place}: whether it ends at the limit of tokens, as the cut of its last answer says"
-            yield Pair(cut, episode.turns[-1].cut, 0.0, where)
-        if episode.stop is StopReason.TURN_LIMIT:
-            yield Pair(count, limit, 0.0, f"{place}: the turns of an episode that ends at the limit of turns")
+        place = f"member {episode.member} of the task with seed {episode.task.seed}"
+        if count > limit or (episode.stop is StopReason.TURN_LIMIT and count < limit):
+            odd.append(f"{place}, {count} turns")
+        # A prompt that does not fit, which is a failure, ends an episode at the limit of tokens too.
+        cut = bool(count) and episode.turns[-1].cut
+        if (
+            count
+            and episode.failure is None
+            and episode.stop in ends
+            and cut != (episode.stop is StopReason.TOKEN_LIMIT)
+        ):
+            odd.append(f"{place}, {episode.stop.value}, where its last answer was {'cut' if cut else 'complete'}")
+    place = f"episodes that end otherwise than max_turns {limit} and the cut of their last answer say ({'; '.join(odd[:2])})"
+    yield Pair(len(odd), 0.0, 0.0, place)
 
 
 def played_again(spec: EnvironmentSpec, groups: Sequence[Group]) -> Iterator[Pair]:

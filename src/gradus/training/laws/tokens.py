@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import dropwhile, pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
-from gradus.core import Group, Renderer, Turn
+from torch import Tensor
+
+from gradus.core import Group, Renderer, Turn, TurnTokens
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
-from gradus.training.laws.credit import GroupMember, advantages_again, group_members
+from gradus.training.laws.credit import advantages_again, group_members
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 
 _EPISODES = 8  # whose text is looked at
@@ -35,6 +37,15 @@ def check_samples(
         laws.check("credit", advantages_again, groups, samples, config, renderer, every, weights)
 
 
+class _Answer(NamedTuple):
+    """An answer as it is trained: all ids of its sample, where it starts and ends there, and its tokens in order."""
+
+    ids: Sequence[int]
+    start: int
+    end: int
+    tokens: Sequence[Token]
+
+
 def tokens_again(
     groups: Sequence[Group], samples: Sequence[TrainingSample], stop_ids: frozenset[int] | None, every: int
 ) -> Iterator[Pair]:
@@ -43,54 +54,68 @@ def tokens_again(
     ``every``: one in so many episodes is looked at.
     """
     members = group_members(groups)
-    samples_of: dict[tuple[int, int], TrainingSample] = {}
+    answers: dict[tuple[int, int], _Answer] = {}
     for sample in (each for each in samples if each.episode % every == 0):
+        member, trained = members[sample.episode], _answers(sample)
         place = f"episode {sample.episode}: the group of its sample"
-        yield Pair(sample.key[0], members[sample.episode].group, 0.0, place)
-        for turn in sorted(set(ints(sample.turns))):
-            yield Pair(
-                samples_of.setdefault((sample.episode, turn), sample) is sample, True, 0.0, f"{place}, trained once"
-            )
-    for number, member in list(enumerate(members))[::every]:
-        for index, turn in enumerate(member.episode.turns):
-            if turn.tokens is None or turn.undelivered or not turn.tokens.action_ids:
-                continue
-            place = f"group {member.group}, episode {number}, turn {index}"
-            sample = samples_of.get((number, index))
-            trained = [] if sample is None else _trained(sample, index)
-            yield from _answer(turn, trained, place)
-            if sample is not None:
-                yield Pair(_reads(sample, index, turn), True, 0.0, f"{place}: what is read before the answer")
-            if stop_ids is not None and turn.asked is None:
-                ends = turn.tokens.action_ids[-1] in stop_ids
-                yield Pair(
-                    ends,
-                    not turn.cut,
-                    0.0,
-                    f"{place}: whether a stop token ends the answer, as none does that a limit cut",
-                )
-        yield from _shown(member, [samples_of[key] for key in samples_of if key[0] == number], number)
+        yield Pair(sample.key[0], member.group, 0.0, place)
+        twice = sum((sample.episode, turn) in answers for turn in trained)
+        yield Pair(twice, 0, 0.0, f"episode {sample.episode}: turns that are trained twice")
+        answers.update({(sample.episode, turn): answer for turn, answer in trained.items()})
+        yield _shown(member.episode.turns, sample, trained)
+    for number in range(0, len(members), every):
+        for index, turn in enumerate(members[number].episode.turns):
+            if turn.tokens is not None and not turn.undelivered and turn.tokens.action_ids:
+                place = f"group {members[number].group}, episode {number}, turn {index}"
+                yield from _answer_again(turn, turn.tokens, answers.get((number, index)), stop_ids, place)
 
 
-def _shown(member: GroupMember, samples: Sequence[TrainingSample], number: int) -> Iterator[Pair]:
-    """What the environment showed, which observations predict, is what stands between the answers, behind the token that closes a cut one."""
-    turns = member.episode.turns
-    if any(turn.tokens is None or not turn.tokens.action_ids for turn in turns):
-        return
-    for sample in {id(sample): sample for sample in samples}.values():
-        spans: list[tuple[int, int, int]] = []
-        for turn in sorted(set(ints(sample.turns))):
-            places = sample.positions[sample.turns == turn]
-            spans.append((int(places.min()), int(places.max()) + 1 + turns[turn].cut, turn))
-        spans.sort()
-        again = [place for one, other in pairwise(spans) for place in range(one[1], other[0])]
-        same = sample.read is None or ints(sample.read) == again
-        yield Pair(
-            same,
-            True,
-            0.0,
-            f"episode {number}: whether the tokens that the environment showed, which observations predict, are those between answers",
-        )
+def _answers(sample: TrainingSample) -> dict[int, _Answer]:
+    """The answers of a sample by their turns."""
+    logprobs, ids = cast(list[float], sample.logprobs.tolist()), ints(sample.ids)
+    rows: dict[int, list[tuple[int, int, float]]] = {}
+    for turn, place, offset, logprob in zip(
+        ints(sample.turns), ints(sample.positions), ints(sample.offsets), logprobs, strict=True
+    ):
+        rows.setdefault(turn, []).append((offset, place, logprob))
+    answers: dict[int, _Answer] = {}
+    for turn, row in rows.items():
+        row.sort()
+        places = [place for _, place, _ in row]
+        tokens = [(offset, ids[place], logprob) for offset, place, logprob in row]
+        answers[turn] = _Answer(ids, min(places), max(places) + 1, tokens)
+    return answers
+
+
+def _answer_again(
+    turn: Turn, sampled: TurnTokens, answer: _Answer | None, stop_ids: frozenset[int] | None, place: str
+) -> Iterator[Pair]:
+    """How many tokens of an answer are trained, how many of these are, in id, place and log-prob, what was sampled, and what they are read behind."""
+    again = list(zip(range(len(sampled.action_ids)), sampled.action_ids, sampled.logprobs, strict=True))
+    trained = [] if answer is None else answer.tokens
+    yield Pair(len(trained), len(again), 0.0, f"{place}: its trained tokens")
+    agreeing = sum(one == other for one, other in zip(trained, again, strict=True))
+    yield Pair(len(trained), agreeing, 0.0, f"{place}: trained tokens that are those of the sampler")
+    if answer is not None:
+        # After a restart the policy read all that stands before.
+        context = sampled.context_ids
+        first = 0 if sampled.restart else max(0, answer.start - len(context))
+        reads = tuple(answer.ids[first : answer.start]) == tuple(context)
+        yield Pair(reads, True, 0.0, f"{place}: what is read before the answer")
+    if stop_ids is not None and turn.asked is None:
+        ends = sampled.action_ids[-1] in stop_ids
+        where = f"{place}: whether a stop token ends the answer, as none does that a limit cut"
+        yield Pair(ends, not turn.cut, 0.0, where)
+
+
+def _shown(turns: Sequence[Turn], sample: TrainingSample, trained: Mapping[int, _Answer]) -> Pair:
+    """What the environment showed, which observations predict, is what stands between answers, behind the token that closes a cut one."""
+    ends = sorted((answer.start, answer.end + turns[turn].cut) for turn, answer in trained.items())
+    between = [place for (_, end), (start, _) in pairwise(ends) for place in range(end, start)]
+    known = sample.read is not None and all(turn.tokens is not None and turn.tokens.action_ids for turn in turns)
+    same = not known or between == ints(cast(Tensor, sample.read))
+    place = f"episode {sample.episode}: whether the tokens that the environment showed, which observations predict, stand between answers"
+    return Pair(same, True, 0.0, place)
 
 
 def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:
@@ -124,29 +149,3 @@ def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:
 def _letters(text: str) -> str:
     """A text without white space, which templates and tokenizers move."""
     return "".join(text.split())
-
-
-def _trained(sample: TrainingSample, turn: int) -> list[Token]:
-    """The trained tokens of an answer, in its order."""
-    rows = (sample.turns == turn).nonzero()[:, 0]
-    ids = ints(sample.ids[sample.positions[rows]])
-    logprobs = cast(list[float], sample.logprobs[rows].tolist())
-    return sorted(zip(ints(sample.offsets[rows]), ids, logprobs, strict=True))
-
-
-def _answer(turn: Turn, trained: Sequence[Token], place: str) -> Iterator[Pair]:
-    """How many tokens of an answer are trained, and how many of these are, in id, place and log-prob, what was sampled."""
-    assert turn.tokens is not None
-    sampled = list(zip(range(len(turn.tokens.action_ids)), turn.tokens.action_ids, turn.tokens.logprobs, strict=True))
-    yield Pair(len(trained), len(sampled), 0.0, f"{place}: its trained tokens")
-    agreeing = sum(one == other for one, other in zip(trained, sampled, strict=True))
-    yield Pair(len(trained), agreeing, 0.0, f"{place}: trained tokens that are those of the sampler")
-
-
-def _reads(sample: TrainingSample, index: int, turn: Turn) -> bool:
-    """Says whether what stands before an answer is what the policy read: all of it after a restart."""
-    assert turn.tokens is not None
-    start = int(sample.positions[sample.turns == index].min())
-    context = list(turn.tokens.context_ids)
-    before = ints(sample.ids[:start])
-    return before == context if turn.tokens.restart else before[start - len(context) :] == context

@@ -252,7 +252,8 @@ class UpdateLaws:
         place = "the coefficient of the entropy bonus, by its schedule"
         yield Pair(trainer.config.entropy_coef, bonus, 1e-9, place)
         names = [name for name in _COEFFICIENTS if getattr(trainer.config, name)]
-        # Behind a run's first step the policy's own term needs no second pass: its factors are compared.
+        if self.runner.step > 2:  # in the second step the policy is not its reference any more
+            return
         for name in ["policy"] * (self.runner.step == 1) + names:
             if name == "kl_coef" and self._rounding > 1e-4:
                 continue  # the divergence is a small difference of rounded numbers
@@ -293,10 +294,10 @@ class UpdateLaws:
                 loss = -self.config.entropy_coef * bonus / n_tokens * (weights.to(entropies) * entropies).sum()
             else:
                 loss = -self.config.observations / n_tokens * read_logprobs(self.loaded, sample).sum()
-            total += flat_gradients(
-                torch.autograd.grad(loss, self._tensors, retain_graph=True, allow_unused=True), self._tensors
-            )
-            if name != "policy":
+            keeps = name == "kl_coef"
+            gradients = torch.autograd.grad(loss, self._tensors, retain_graph=keeps, allow_unused=True)
+            total += flat_gradients(gradients, self._tensors)
+            if name == "kl_coef":  # near the reference it is a small difference of large numbers
                 whole = torch.autograd.grad(shares[index] * logprobs.sum(), self._tensors, allow_unused=True)
                 size += norm_of(flat_gradients(whole, self._tensors))
         return total, size
