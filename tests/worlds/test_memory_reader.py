@@ -15,6 +15,8 @@ from chat_server import ChatServer, completion, serving
 
 import gradus
 from gradus.core import ConfigError, Stepping
+from gradus.runs.job import resolve
+from gradus.runs.recipe.record import Recipe
 from gradus_worlds.memory import PAPER, Memory, load
 from gradus_worlds.memory.learning import ask_memory, learn_text
 from gradus_worlds.memory.readers.frozen import ModelReader, best_entries
@@ -112,6 +114,16 @@ def test_a_run_pays_its_reader(server: ChatServer, tmp_path: Path) -> None:
     spec = load(f"synthetic?reader={reader_file(tmp_path, server)}")
     assert [policy.name for policy in spec.asks] == ["remote:m"]
     assert load().asks == ()
+
+
+def test_two_jobs_in_one_process_have_a_budget_each(server: ChatServer, tmp_path: Path) -> None:
+    path = reader_file(tmp_path, server, budget=1.0, price=[1.0, 1.0])
+    recipe = Recipe(environment=f"memory:synthetic?reader={path}")
+    first, second = resolve(recipe), resolve(recipe)
+    gradus.roll_out(first.environment, "teacher", episodes=1)
+    assert sum(policy.usage.account.spent for policy in first.environment.asks) > 0.0
+    assert sum(policy.usage.account.spent for policy in second.environment.asks) == 0.0
+    assert first.with_recipe(recipe).environment.asks == first.environment.asks  # a job's stages share one
 
 
 @pytest.mark.parametrize(

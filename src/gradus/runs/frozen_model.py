@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -138,9 +138,9 @@ class FrozenModel:
 
 
 def frozen_model(name: str, system_prompt: str) -> FrozenModel:
-    """Return the model of a name: a model folder, a GGUF file, ``remote:MODEL``, or a TOML file with the fields of :class:`FrozenModelConfig`.
+    """Return a model by its name: a model folder, a GGUF file, ``remote:MODEL``, or a TOML file with the fields of :class:`FrozenModelConfig`.
 
-    Raises ConfigError.
+    Each call gives one of its own, so two jobs in one process have two budgets. Raises ConfigError.
     """
     config = FrozenModelConfig(model=name)
     if name.endswith(".toml"):
@@ -149,13 +149,7 @@ def frozen_model(name: str, system_prompt: str) -> FrozenModel:
         except (ValidationError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{name} names no model to ask: {error}") from error
     server = config.base_url or os.environ.get("OPENAI_BASE_URL")
-    return _shared(config.model_copy(update={"base_url": server}).model_dump_json(), system_prompt)
-
-
-@lru_cache(maxsize=4)
-def _shared(config: str, system_prompt: str) -> FrozenModel:
-    """One model for all that name it: it is loaded once, and its budget is that of the process."""
-    return FrozenModel(FrozenModelConfig.model_validate_json(config), system_prompt)
+    return FrozenModel(config.model_copy(update={"base_url": server}), system_prompt)
 
 
 def _ask_policy(
