@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard, cast
 
 Json = Mapping[str, Any]  # an object of JSON, to be read
+Table = dict[str, Any]  # one that is being made
 
 
 def stand_in(odd: Any) -> Any:

@@ -13,7 +13,7 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import MANIFEST, ManifestDocument, Results, read_document
 from gradus.core.files import read_toml
 from gradus.core.printing import go_around
-from gradus.core.values import is_table
+from gradus.core.values import Json, is_table
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
@@ -241,7 +241,7 @@ def _require_one(what: str, values: Mapping[str, str], remedy: str = "compare ru
         raise ConfigError(f"the runs were not graded in one way ({what}: {differing}); {remedy}")
 
 
-def _flattened(table: Mapping[str, Any], path: str = "") -> dict[str, str]:
+def _flattened(table: Json, path: str = "") -> dict[str, str]:
     """A table's values as texts, by dotted keys."""
     values: dict[str, str] = {}
     for name, value in table.items():

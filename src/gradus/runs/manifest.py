@@ -19,7 +19,7 @@ from typing import Any
 from gradus.core import ConfigError, StorageError
 from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
 from gradus.core.files import digest, write_json
-from gradus.core.values import is_table
+from gradus.core.values import Json, Table, is_table
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
@@ -63,7 +63,7 @@ _SHOWN = 4  # settings in an error
 class StageInputs:
     """What a stage is made from: settings of the recipe, and digests of data and of code by a name for each."""
 
-    settings: Mapping[str, Any]
+    settings: Json
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     code: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -122,7 +122,7 @@ class Manifest:
         """True if ``stage`` was begun."""
         return stage in self._stages
 
-    def extra(self, stage: str) -> Mapping[str, Any]:
+    def extra(self, stage: str) -> Json:
         """Returns what a stage stored with :meth:`doing` for a later call; empty if it is not done."""
         record = self._stages.get(stage)
         return record["cost"] if record and record["done"] else {}
@@ -143,7 +143,7 @@ class Manifest:
                 self._forget(name)
 
     @contextmanager
-    def doing(self, stage: str, inputs: StageInputs) -> Generator[dict[str, Any]]:
+    def doing(self, stage: str, inputs: StageInputs) -> Generator[Table]:
         """Do a stage: the cost that is filled in here is stored; seconds and ``paid`` add up over resumed tries."""
         record = self._stages.get(stage)
         before = record["seconds"] if record else 0.0
@@ -183,7 +183,7 @@ class Manifest:
         self._summaries = {name: digest(self.folder / name) for name in names}
         self._write()
 
-    def costs(self) -> list[dict[str, Any]]:
+    def costs(self) -> list[Table]:
         """One row a stage, in order: stage, seconds, and what else it reported."""
         rows = [(name, self._stages[name]) for name in UPSTREAM if name in self._stages and name != "plan"]
         costs = [{"stage": name, **record["cost"], "seconds": record["seconds"]} for name, record in rows]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import fsum
-from typing import Any, cast
+from typing import cast
 
 from gradus.core import ConfigError, Grader, GradusError, Policy
 from gradus.core.documents import SCHEMA, Costs, GainPerDollar, Results, StageCost, differences_of
 from gradus.core.money import Account, OutOfMoney, Price
+from gradus.core.values import Json, Table
 from gradus.policies.remote.client import RemoteUsage
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.rewards.grading import rewards_of
@@ -39,7 +40,7 @@ class Ledger:
         self._stopped = False
 
     @contextmanager
-    def paying(self, stage: str, row: dict[str, Any]) -> Generator[None]:
+    def paying(self, stage: str, row: Table) -> Generator[None]:
         """Does a stage with what is left, and writes to its ``row`` what servers were paid. Raises OutOfMoney if that is not enough."""
         most = self.prices.max_cost
         budget = None if most is None else most - (self.total or 0.0)
@@ -60,7 +61,7 @@ class Ledger:
         if self._stopped or self.account.refused:
             raise OutOfMoney(self._sentence(f"{stage} would go beyond it"))
 
-    def watch(self, record: Mapping[str, Any]) -> None:
+    def watch(self, record: Json) -> None:
         """Asks a training to stop behind a checkpoint if one more step like this could cost more than what is left."""
         if self.account.limit is None or record.get("kind") not in STEPS:
             return
@@ -87,7 +88,7 @@ class Ledger:
             judge.price = judge.price or self.prices.judge
             judge.account.parent = self.account
 
-    def costs(self) -> list[dict[str, Any]]:
+    def costs(self) -> list[Table]:
         """The manifest's rows, each with its ``cost`` if there is a price."""
         rows = self._manifest.costs()
         return [{**row, "cost": self._cost(row)} for row in rows] if self.prices.are_set else rows
@@ -97,7 +98,7 @@ class Ledger:
         """US dollars so far; None without prices."""
         return fsum(row["cost"] for row in self.costs()) if self.prices.are_set else None
 
-    def _cost(self, row: Mapping[str, Any]) -> float:
+    def _cost(self, row: Json) -> float:
         """What a stage's row of the manifest cost: servers and this machine."""
         return row.get("paid", 0.0) + self._machine(row["seconds"])
 
@@ -123,7 +124,7 @@ def judges_of(grader: Grader) -> list[Judge]:
     return [function for function in functions if isinstance(function, Judge)]
 
 
-def costs_document(stages: Sequence[Mapping[str, Any]], results: Results | None) -> Costs:
+def costs_document(stages: Sequence[Json], results: Results | None) -> Costs:
     """Returns what ``costs.json`` holds: the stages, their total, and the gain in reward for each dollar of it."""
     costs = [stage["cost"] for stage in stages if stage.get("cost") is not None]
     total = fsum(costs) if costs else None

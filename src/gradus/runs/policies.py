@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.errors import require_training
 from gradus.core.naming import did_you_mean, import_object
+from gradus.core.values import Json
 from gradus.policies.local.folders import (
     RUN_MODELS,
     check_model_source,
@@ -94,7 +95,7 @@ def make_policy(
     *,
     temperature: float | None = None,
     max_new_tokens: int | None = None,
-    remote: Mapping[str, Any] | None = None,
+    remote: Json | None = None,
     shelf: ModelShelf | None = None,
 ) -> Policy:
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
@@ -154,7 +155,7 @@ def make_policy(
     return ShelvedPolicy(shelf, path, load, policy, name=name)
 
 
-def _remote(model: str, settings: Mapping[str, Any]) -> Policy:
+def _remote(model: str, settings: Json) -> Policy:
     """A policy behind an API."""
     from gradus.policies.remote.policy import RemotePolicy
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError, Episode, Reward, StopReason, Task
 from gradus.core.files import read_json, read_json_lines
-from gradus.core.values import is_table
+from gradus.core.values import Json, is_table
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's correct, partial, incorrect, no answer
 TASKS = "tasks"
@@ -38,7 +38,7 @@ def task_scores(path: Path) -> Scores:
     return scores
 
 
-def _line(line: Mapping[str, Any]) -> tuple[str, int, float] | None:
+def _line(line: Json) -> tuple[str, int, float] | None:
     """A line of lm-eval, whose first metric counts, or of one's own."""
     names = line.get("metrics")
     if "doc_id" in line and isinstance(names, list) and names:
@@ -46,12 +46,12 @@ def _line(line: Mapping[str, Any]) -> tuple[str, int, float] | None:
     return _row(line["task"], line.get("seed", 0), line.get("reward")) if "task" in line else None
 
 
-def _samples(document: Any) -> Sequence[Mapping[str, Any]]:
+def _samples(document: Any) -> Sequence[Json]:
     """The samples of a log of inspect."""
     return list(document.get("samples", [{}])) if is_table(document) else [{}]
 
 
-def _inspect(sample: Mapping[str, Any]) -> tuple[str, int, float] | None:
+def _inspect(sample: Json) -> tuple[str, int, float] | None:
     """A sample of inspect, whose first scorer counts."""
     scores = sample.get("scores")
     if not is_table(scores) or not scores:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.core.metrics import StepRecord
 from gradus.core.printing import go_around
+from gradus.core.values import Json, Table
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.tinker.service import ServerLost
 from gradus.rewards import reweigh, tell_steps_taken
@@ -58,7 +58,7 @@ class GrpoState:
     lowest_reward: float = 0.0
     alerts: list[list[str]] = field(default_factory=list[list[str]])
     stopped: str | None = None
-    schedule: dict[str, Any] | None = None
+    schedule: Table | None = None
     last_step: int | None = None
     pairs: list[float] = field(default_factory=lambda: [0.0] * 5)
     kinds: list[str] = field(default_factory=list[str])
@@ -164,7 +164,7 @@ class GrpoLoop:
         self.grader = learner.grader  # as it is weighed without a schedule; validation keeps it, so that steps compare
         self.splits = GrpoSplits(spec, self.config, taught=taught_ids(Path(learner.name)))
         self.state = GrpoState()
-        self.records: list[Mapping[str, Any]] = []
+        self.records: list[Json] = []
         self.began = time.perf_counter()
         self.validation_seconds = 0.0  # of the last one
 
@@ -421,7 +421,7 @@ class GrpoLoop:
                 action = "stopped"
             self.alert(screen, alert, action)
 
-    def alert(self, screen: Screen, alert: Mapping[str, Any], action: str) -> None:
+    def alert(self, screen: Screen, alert: Json, action: str) -> None:
         """Writes down an alert and shows it."""
         record = {name: alert[name] for name in ("rule", "severity", "evidence", "remedy")}
         self.folder.append({"kind": "alert", "step": self.state.step, **record, "action": action})
@@ -462,7 +462,7 @@ class GrpoLoop:
             screen.ends_at(fitting)
             screen.note(f"{fitting} steps fit the time: a step takes {step:.1f} s")
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Json) -> None:
         """Adds a record to the metrics."""
         self.folder.append(record)
         self.records.append(record)

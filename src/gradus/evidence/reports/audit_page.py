@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gradus.core.documents import AuditRecord
 from gradus.core.printing import beginning
+from gradus.core.values import Json
 from gradus.evidence.reports.html import render_template
 from gradus.version import __version__
 
@@ -16,7 +16,7 @@ _LONG = 400  # characters of what was shown
 _TURNS = 40
 
 
-def audit_page(document: AuditRecord, *, turns: Sequence[Mapping[str, Any]] = (), figure: str = "") -> str:
+def audit_page(document: AuditRecord, *, turns: Sequence[Json] = (), figure: str = "") -> str:
     """The page as text, everything inside. ``turns``: the hack's episode (shown, answer, reward); ``figure``: SVG text."""
     from markupsafe import Markup
 

@@ -8,9 +8,9 @@ from math import ceil, fsum, isfinite
 from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
+from gradus.core.values import Json, Table
 from gradus.evidence.reports.score_tables import is_own
 
-Json = Mapping[str, Any]
 _DOTS = "; dots are validation"
 _METRIC = "metric of the environment"
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
@@ -316,9 +316,9 @@ def _fewest(series: Sequence[Json]) -> list[Json]:
     return sorted(different.values(), key=lambda line: not is_own(line["name"]))[:MOST_LINES]
 
 
-def audit_points(audit: AuditRecord) -> list[dict[str, Any]]:
+def audit_points(audit: AuditRecord) -> list[Table]:
     """Reward (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and the plans of the search."""
-    points: list[dict[str, Any]] = []
+    points: list[Table] = []
     for point in audit["points"]:
         reward, true_reward = point["reward"]["mean"], point["true_reward"]["mean"]
         if reward is None or true_reward is None:

@@ -15,8 +15,7 @@ from typing import Any, cast
 from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Message, Reward, Turn
 from gradus.core.documents import SCHEMA, Description, ShownEpisodes, ShownGroup, ShownMember
 from gradus.core.files import write_text
-
-Json = dict[str, Any]
+from gradus.core.values import Json, Table
 
 Advantages = Callable[[Group], Sequence[Sequence[float]]]
 """A group -> one advantage per turn for each member, [G][K]."""
@@ -77,7 +76,7 @@ def prepare_report(
     spec: EnvironmentSpec,
     groups: Sequence[Group],
     *,
-    facts: Mapping[str, Any] | None = None,
+    facts: Json | None = None,
     advantages: Advantages | None = None,
     pieces: Mapping[str, Pieces] | None = None,
     evaluated: Sequence[Episode] = (),
@@ -94,10 +93,10 @@ def prepare_report(
     return folder
 
 
-def _listed(episode: Episode) -> Json:
+def _listed(episode: Episode) -> Table:
     """One row of the page's search."""
     reward = episode.reward
-    row: Json = {
+    row: Table = {
         "condition": episode.task.condition,
         "seed": episode.task.seed,
         "policy": episode.policy,
@@ -168,24 +167,24 @@ def _member(episode: Episode, view: View | None, pieces: Pieces | None) -> Shown
     )
 
 
-def _graded(reward: Reward) -> Json:
+def _graded(reward: Reward) -> Table:
     names = ("grader", "value", "components", "error")
     return {name: getattr(reward, name) for name in names}
 
 
-def _pictures(view: EpisodeView) -> Json:
+def _pictures(view: EpisodeView) -> Table:
     """An episode's pictures as JSON values; fields that a panel leaves empty are left out."""
-    panels: list[Json] = []
+    panels: list[Table] = []
     for panel in view.panels:
         fields = asdict(panel)
         panels.append({name: value for name, value in fields.items() if value})
     return {"title": view.title, "facts": view.facts, "panels": panels}
 
 
-def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> Json:
+def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> Table:
     """What was read and answered, its reward terms and spans; the rest only where there is any."""
     terms = dict(enumerate(episode.reward.terms)) if episode.reward else {}
-    stored: Json = {
+    stored: Table = {
         "observation": turn.observation,
         "action": turn.action,
         "env_reward": turn.env_reward,

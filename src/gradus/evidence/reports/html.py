@@ -14,6 +14,7 @@ from gradus.core import StorageError
 from gradus.core.documents import Description, Results, ShownEpisodes
 from gradus.core.files import write_text
 from gradus.core.printing import beginning, go_around
+from gradus.core.values import Table
 from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.results import figure
@@ -110,7 +111,7 @@ def _pages() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Any] = pages.filters
+    filters: Table = pages.filters
     filters.update(
         beginning=beginning,
         num=format_number,

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from gradus.core.documents import Description
+from gradus.core.values import Table
 from gradus.evidence.reports.curves import audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
 from gradus.evidence.reports.results import headline_condition, main_condition, scores_of
-from gradus.evidence.reports.run_files import Json, RunRecord
+from gradus.evidence.reports.run_files import RunRecord
 from gradus.evidence.reports.score_tables import score_charts, score_tables
 from gradus.evidence.reports.verdict import verdict_on
 
@@ -42,12 +43,12 @@ TERMS: Mapping[str, str] = {
 STATES = {"shown": "above", "refuted": "below", "open": "not significant"}
 
 
-def page_context(record: RunRecord) -> tuple[Json, Json]:
+def page_context(record: RunRecord) -> tuple[Table, Table]:
     """(what the template is filled with, what the scripts draw from)."""
     results, about = record.results, record.about
     is_quick = bool(record.settings.get("quick") or (results and results.get("quick")))
     aim = about["true_reward"] if about else "the true reward"
-    context: Json = {
+    context: Table = {
         "record": record,
         "verdict": verdict_on(results, quick=is_quick),
         "states": STATES,
@@ -61,7 +62,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "reference": None,  # the figures of an environment's original
         "here": {},  # the run's scores by condition, under the original's grader
     }
-    data: Json = {
+    data: Table = {
         "scores": None,
         "curves": {**training_curves(record, context["aim"]), "outcome": []},
         "audit": audit_points(record.audit) if record.audit else [],
@@ -94,7 +95,7 @@ def explanations(about: Description | None) -> dict[str, str]:
     return {name: text for name, text in terms.items() if text}
 
 
-def training_curves(record: RunRecord, aim: str) -> Json:
+def training_curves(record: RunRecord, aim: str) -> Table:
     """The curves of GRPO and of SFT; over each other if the record holds several training seeds."""
     grpo, sft = grpo_curves(record.grpo, aim), sft_curves(record.sft)
     if record.seeds:

@@ -5,13 +5,14 @@ They use matplotlib's figure objects and no pyplot: no global state, no display,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.core.documents import AuditRecord, Results
 from gradus.core.files import replacing
+from gradus.core.values import Json
 from gradus.evidence.reports.curves import audit_points
 from gradus.evidence.reports.results import ConditionScores, measures_of, scores_of
 from gradus.evidence.reports.run_files import read_run
@@ -36,7 +37,7 @@ _PLACES = (
     ((0, 6), "center"),
     ((0, -12), "center"),
 )  # of a name beside its point
-STYLE: Mapping[str, Any] = {
+STYLE: Json = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -110,7 +111,7 @@ def audit_figure(audit: AuditRecord, path: Path, *, aim: str = "true_reward") ->
     return _save(path, (6.0, 4.2), draw)
 
 
-def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+def _name_points(axis: Axes, points: Sequence[Json]) -> None:
     """Write each name beside its point if it hides no point and no other name, honest policies first; else leave it out."""
     from matplotlib.transforms import Bbox
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gradus.core import StorageError
 from gradus.core.documents import (
@@ -23,8 +23,8 @@ from gradus.core.documents import (
 )
 from gradus.core.files import read_text
 from gradus.core.metrics import read_records
+from gradus.core.values import Table
 
-Json = dict[str, Any]
 T = TypeVar("T")
 NOT_STORED = ": not stored"
 _EPISODES = "report/episodes.json.gz"
@@ -54,8 +54,8 @@ class RunRecord:
     doctor: Diagnoses | None = None
     costs: Costs | None = None
     recipe: str | None = None
-    sft: Sequence[Json] = ()
-    grpo: Sequence[Json] = ()
+    sft: Sequence[Table] = ()
+    grpo: Sequence[Table] = ()
     missing: Sequence[str] = ()
     seeds: Mapping[str, RunRecord] = field(default_factory=dict[str, "RunRecord"])  # if there are several, by name
 
@@ -65,7 +65,7 @@ class RunRecord:
         return sum(stage["seconds"] for stage in self.costs["stages"]) if self.costs else 0.0
 
     @property
-    def settings(self) -> Json:
+    def settings(self) -> Table:
         """The recipe's settings; empty if there is none, or if it cannot be read."""
         # A recipe that was edited by hand must not cost the report.
         try:
@@ -105,7 +105,7 @@ class _RunReader:
     def document(self, path: str, what: str, kind: type[T]) -> T | None:
         return self._read(path, what, lambda file: read_document(file, kind))
 
-    def metrics(self, path: str, what: str) -> list[Json]:
+    def metrics(self, path: str, what: str) -> list[Table]:
         """The records of a metrics file; none of a file with a line that cannot be read, or an invalid figure."""
         return self._read(path, what, read_records) or []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gradus.core.documents import (
     ConditionResults,
@@ -15,6 +14,7 @@ from gradus.core.documents import (
     differences_of,
     means_of,
 )
+from gradus.core.values import Table
 from gradus.evidence.reports.results import (
     ConditionScores,
     Figure,
@@ -27,7 +27,6 @@ from gradus.evidence.reports.results import (
 from gradus.evidence.reports.verdict import STUDENTS, state_of
 from gradus.stats import format_number, format_p, format_signed
 
-Json = dict[str, Any]
 _NONE = "–"
 
 
@@ -59,9 +58,9 @@ class ScoreTable:
     rows: Sequence[Row]
 
 
-def score_charts(results: Results) -> Json:
+def score_charts(results: Results) -> Table:
     """Per measure and condition the policies with their intervals, best first."""
-    charts: list[Json] = []
+    charts: list[Table] = []
     for grader, conditions in scores_of(results).items():
         # Another grader changes the reward alone.
         measures = measures_of(conditions) if grader == results["grader"] else ["reward"]
@@ -78,11 +77,11 @@ def score_charts(results: Results) -> Json:
     return {"measures": charts}
 
 
-def _score_chart(scores: ConditionScores, measure: str) -> Json:
-    rows: list[Json] = []
+def _score_chart(scores: ConditionScores, measure: str) -> Table:
+    rows: list[Table] = []
     for name in reversed(scores.ranked(measure)):
         value = scores.policies[name].get(measure)
-        bounds: Json = vars(value) if value else dict.fromkeys(("mean", "low", "high"))
+        bounds: Table = vars(value) if value else dict.fromkeys(("mean", "low", "high"))
         rows.append({"name": name, **bounds, "strong": is_own(name)})
     return {"name": scores.condition, "note": f"{scores.stored['episodes']} episodes", "rows": rows}
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gradus.core import Episode, EpisodeView, Message, Reward, Turn
 from gradus.core.spec import ViewPanel
+from gradus.core.values import Json
 from gradus.evidence.reports.episode_data import json_values
 from gradus.stats import format_number, format_signed
 
@@ -160,7 +161,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
+def _pairs(values: Json) -> str:
     return ", ".join(f"{key} {_short(value)}" for key, value in values.items() if value is not None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date as Date
 from functools import lru_cache, partial
 from itertools import cycle
@@ -19,6 +19,7 @@ from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError
 from gradus.core.foreign import within
+from gradus.core.values import Json
 from gradus.policies.local.text_ids import TextIds, TokenIds, close_thought, is_spoken, open_thought
 
 ToolCalls = Literal["auto", "template", "json"]
@@ -70,7 +71,7 @@ class ChatTemplate:
         *,
         stop_ids: Iterable[int] = (),
         keep_history: bool = False,
-        template_options: Mapping[str, Any] | None = None,
+        template_options: Json | None = None,
         date: str = "2026-01-01",
         tool_calls: ToolCalls | None = None,
     ) -> None:
@@ -121,7 +122,7 @@ class ChatTemplate:
             ids.pop()
         return self.opened + self.ids.decode(ids)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
+    def render(self, messages: Sequence[Json], *, tools: Any = None) -> str:
         """The template's text of messages and tools, up to where the model speaks.
 
         A template is a stranger's program: one that writes or takes too much raises TemplateError.

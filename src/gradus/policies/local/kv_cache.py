@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
+from gradus.core.values import Table
 from gradus.policies.local.cpu.tiled_attention import attend_once, attend_tiles, takes_tiles
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, evaluating
@@ -199,7 +200,7 @@ class MaskPlan:
     # The name of the key-value cache among its arguments. transformers has renamed it (5.24).
     cache_name: str
 
-    def cached(self, cache: Any) -> dict[str, Any]:
+    def cached(self, cache: Any) -> Table:
         """Returns what a forward pass over a key-value cache takes besides ids, mask and positions."""
         arguments = {self.cache_name: cache, "use_cache": True}
         return arguments | {"logits_to_keep": 1} if self.keeps_last else arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
+from gradus.core.values import Json, Table
 from gradus.policies.local.chat_template import ToolCalls
 from gradus.policies.local.cpu.float32_linear import use_faster_products
 from gradus.policies.local.cpu.support import Autocast, autocasts
@@ -63,7 +64,7 @@ def load_model(
     device: str | torch.device = "auto",
     attention: Attention | None = None,
     keep_history: bool | None = None,
-    template_options: Mapping[str, Any] | None = None,
+    template_options: Json | None = None,
     tool_calls: ToolCalls | None = None,
     quantize: Literal["none", "4bit"] | None = None,
 ) -> LoadedModel:
@@ -105,7 +106,7 @@ def load_model(
     settings = settings.model_copy(update=changes)
     place = _device(device)
     number_type = _dtype(dtype, place)
-    options: dict[str, Any] = {"dtype": number_type, "attn_implementation": settings.attention}
+    options: Table = {"dtype": number_type, "attn_implementation": settings.attention}
     if settings.attention == "flash_attention_2" and (place.type == "cpu" or find_spec("flash_attn") is None):
         raise ConfigError("attention = 'flash_attention_2' needs a GPU and the package flash-attn; leave attention out")
     if settings.quantize == "4bit":
@@ -250,7 +251,7 @@ def require_bitsandbytes(setting: str) -> None:
         raise ConfigError(f"{setting} needs bitsandbytes; pip install 'gradus-rl[quantized]', or leave it out")
 
 
-def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+def _four_bits(dtype: torch.dtype, device: torch.device) -> Table:
     """Returns the arguments by which transformers loads linear layers as NF4 (arXiv 2305.14314)."""
     from transformers import BitsAndBytesConfig
 
@@ -264,7 +265,7 @@ def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": str(device)}}
 
 
-def _load_parts(name: str, words: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
+def _load_parts(name: str, words: str, options: Json) -> tuple[Any, Any]:
     """The tokenizer in the folder ``words`` and the model ``name``."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCard, ModelCardData
 
 from gradus.core.documents import AuditRecord, ConditionResults, Costs, Results, means_of
+from gradus.core.values import Json, Table
 from gradus.stats import format_interval, format_money
 from gradus.version import __version__
 
@@ -38,7 +39,7 @@ class CardContents:
     adapters_of: str | None = None
     # The example asks it (:func:`example_question`).
     question: Question
-    template_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    template_options: Json = field(default_factory=Table)
     # The name of the GGUF file that the folder holds in place of a model of transformers.
     gguf: str | None = None
     # Names of PNG files in the folder ``figures``.

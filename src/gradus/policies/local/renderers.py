@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
 
 from gradus.core import Message
+from gradus.core.values import Json
 from gradus.policies.local.chat_template import CACHED, ChatTemplate
 from gradus.policies.local.text_ids import TokenIds
 from gradus.policies.local.tool_renderer import Messages, ToolRenderer, Tools
@@ -57,7 +57,7 @@ class ChatRenderer(ChatTemplate):
         return self._with_tools(()).conversation(system_prompt, messages)
 
 
-def answer_message(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:
+def answer_message(renderer: ChatRenderer, tools: Sequence[Json], text: str) -> Message | None:
     """An answer as a message with its calls; None in an episode without tools."""
     speaker = renderer.for_tools(tools)
     return speaker.read(text) if isinstance(speaker, ToolRenderer) else None

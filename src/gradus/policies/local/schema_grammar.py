@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
 from gradus.core import ConfigError, PolicyError
+from gradus.core.values import Json
 from gradus.policies.local.text_ids import TokenIds
 
 _BYTE = len("<0x00>")  # how some vocabularies write a byte
@@ -27,7 +28,7 @@ class SchemaGrammar:
         PolicyError: it cannot read the schema, or the tokens of this tokenizer.
     """
 
-    def __init__(self, schema: Mapping[str, Any], tokenizer: Any, stop_ids: Iterable[int]) -> None:
+    def __init__(self, schema: Json, tokenizer: Any, stop_ids: Iterable[int]) -> None:
         try:
             outlines: Any = import_module("outlines_core")
             schemas: Any = import_module("outlines_core.json_schema")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradus.core import ConfigError
+from gradus.core.values import Table
 from gradus.policies.local.sampling import SamplingConfig
 
 SETTINGS_FILE = "gradus.json"
@@ -28,13 +29,13 @@ class ModelSettings(BaseModel):
     # What the environment says first. A conversation without a system prompt of its own gets this one.
     system_prompt: str = ""
     # The tools that it could call there, as JSON schemas.
-    tools: tuple[dict[str, Any], ...] = ()
+    tools: tuple[Table, ...] = ()
     # How tokens were drawn; None if it was never trained with any.
     sampling: SamplingConfig | None = None
     # Earlier answers are kept as they were sampled, also if the chat template would rewrite them.
     keep_history: bool = False
     # Passed to the chat template: {"enable_thinking": false}, or tools.
-    template_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    template_options: Table = Field(default_factory=Table)
     # How calls of tools are written: as the chat template has it, as lines of JSON, or as fits the template.
     tool_calls: Literal["auto", "template", "json"] = "auto"
     # The attention of transformers that computed it; None for transformers' own choice.

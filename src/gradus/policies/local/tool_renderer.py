@@ -17,10 +17,11 @@ from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import FORMS, read_message, write_calls
+from gradus.core.values import Json, Table
 from gradus.policies.local.chat_template import ChatTemplate
 from gradus.policies.local.text_ids import TokenIds, close_thought
 
-Tools = Sequence[Mapping[str, Any]]  # JSON schemas
+Tools = Sequence[Json]  # JSON schemas
 Messages = Sequence[Message]
 
 _WAY_OUT = 'write calls as plain JSON with model.tool_calls = "json", or give the tokenizer a chat template with tools'
@@ -154,18 +155,18 @@ class ToolRenderer:
         schemas = self._mark([dict(tool) for tool in self.tools])
         return self.chat.render(records, tools=schemas or None)
 
-    def _record(self, message: Message) -> dict[str, Any]:
+    def _record(self, message: Message) -> Table:
         """A message as chat templates take it."""
         spoken = message.role == "assistant"
         content = self._mark(message.content, frame=spoken)
-        record: dict[str, Any] = {"role": message.role, "content": content}
+        record: Table = {"role": message.role, "content": content}
         if message.role == "tool":
             record |= {"tool_call_id": message.call_id, "name": self._mark(message.name)}
         elif message.calls:
             record["tool_calls"] = [self._call(call) for call in message.calls]
         return record
 
-    def _call(self, call: ToolCall) -> dict[str, Any]:
+    def _call(self, call: ToolCall) -> Table:
         arguments = self._mark(dict(call.arguments))
         function = {"name": self._mark(call.name), "arguments": arguments}
         return {"type": "function", "id": call.id, "function": function}
@@ -259,7 +260,7 @@ class ToolRenderer:
         if isinstance(value, str):
             return self.chat.ids.mark(value, only=self._frame if frame else None)
         if isinstance(value, Mapping):
-            items = cast(Mapping[str, Any], value).items()
+            items = cast(Json, value).items()
             return {key: self._mark(item) for key, item in items}
         if isinstance(value, list | tuple):
             values = cast(Sequence[Any], value)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.values import Json, Table
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
@@ -41,7 +41,7 @@ class BaseLook:
     probe: BaseProbe
     warm_start: str
     plan: TimePlan
-    changes: Mapping[str, Any]
+    changes: Json
     problem: tuple[str, str] | None
 
     @property
@@ -73,7 +73,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     limit = seconds_of(text) / seeds if text else None
     loaded, load_seconds = load_base(job)
     trial = try_prompts(job, loaded, fixed)
-    changes: dict[str, Any] = {} if trial is None else dict(trial.changes())
+    changes: Table = {} if trial is None else dict(trial.changes())
     job = job.with_recipe(changed(job.recipe, changes))
     probe = probe_base(job, loaded, load_seconds)
     warm_changes, warm_start = {}, ""
@@ -119,11 +119,11 @@ def needs_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str], *, shor
     return reward.mean is not None and share * reward.mean > (probe.reward.mean or 0.0)
 
 
-def warm_start_settings(job: Job) -> dict[str, Any]:
+def warm_start_settings(job: Job) -> Table:
     """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
     rows = job.environment.data_set
     assert isinstance(rows, TableTasks)
-    changes: dict[str, Any] = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
+    changes: Table = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
     stops = {"sft.epochs": 20, "sft.patience": 3, "sft.validation_share": 0.15}
     return {**changes, "sft.batch_size": 16, **stops}
 
@@ -149,7 +149,7 @@ def fitted_job(
     settings = {"recipe": job.recipe.model_dump(mode="json"), "time": time}
     inputs = StageInputs(settings=settings, data=reward_sources(job))
     if manifest.begun("grpo") or manifest.done("plan", inputs):
-        stored: Mapping[str, Any] = manifest.extra("plan").get("settings", {})
+        stored: Json = manifest.extra("plan").get("settings", {})
         changes = {name: value for name, value in stored.items() if name not in fixed}
         return job.with_recipe(changed(job.recipe, changes))
     with manifest.doing("plan", inputs) as record:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gradus.core import ConfigError
+from gradus.core.values import Json, Table
 from gradus.environments.verifiable.items import TableTasks
 from gradus.runs.forecast.base_probe import BaseProbe
 from gradus.runs.job import Job
@@ -56,7 +57,7 @@ class TimePlan:
     """
 
     recipe: Recipe
-    changes: Mapping[str, Any]
+    changes: Json
     seconds: Mapping[str, float]
     steps: int
     limit: float | None
@@ -137,7 +138,7 @@ class _Fitting:
 
     def __init__(self, job: Job, probe: BaseProbe, probe_seconds: float, fixed: Collection[str]) -> None:
         self.job, self.probe, self.probe_seconds, self.fixed = job, probe, probe_seconds, fixed
-        self.changes: dict[str, Any] = {}
+        self.changes: Table = {}
         self.steps = job.recipe.grpo.max_steps
 
     def seconds(self) -> dict[str, float]:
@@ -246,7 +247,7 @@ def _sft_seconds(recipe: Recipe, probe: BaseProbe, *, epochs: int) -> float:
     return _KEEPS * probe.load + (steps + epochs) * step
 
 
-def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+def changed(recipe: Recipe, changes: Json) -> Recipe:
     """The recipe with some values of its sections, or of sections within them, changed."""
     for key, value in changes.items():
         section, _, name = key.partition(".")

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import beginning
-from gradus.core.values import as_mapping
+from gradus.core.values import Json, Table, as_mapping
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardChoice, RewardConfig
@@ -43,7 +43,7 @@ def load_recipe(
     *,
     path: Path | None = None,
     model: str | None = None,
-    changes: Mapping[str, Any] | Sequence[str] = (),
+    changes: Json | Sequence[str] = (),
     rewards: RewardChoice | None = None,
     quick: bool = False,
     seed: int | None = None,
@@ -71,7 +71,7 @@ def load_recipe(
     settings = changes_of(table) | ({"quick": small} if stored else {})
     layers, choice = [Layer("recipe", settings)], ""
     name = environment.name if isinstance(environment, EnvironmentSpec) else environment
-    typed: dict[str, Any] = {
+    typed: Table = {
         "model.path": model,
         "seed": seed,
         "grader": grader,
@@ -99,14 +99,12 @@ def load_recipe(
     return recipe.with_origin(origins, choice, str(path) if shipped and environment is None else None)
 
 
-def _for_model(
-    model: str, settings: Mapping[str, Any], lm: Mapping[str, Any] | None, *, online: bool, served: bool
-) -> tuple[dict[str, Any], str]:
+def _for_model(model: str, settings: Json, lm: Json | None, *, online: bool, served: bool) -> tuple[Table, str]:
     """The layer of a given model, and a line that says which settings it chose, if there was a choice.
 
     Without the table ``[lm]`` the recipe holds for any model; what it leaves out follows the model's size.
     """
-    changes: dict[str, Any] = {"promises": None}  # they are about the nano model that the recipe makes
+    changes: Table = {"promises": None}  # they are about the nano model that the recipe makes
     is_complete = lm is None and any(key.startswith(("sft.", "grpo.")) for key in settings)
     if is_nano(model) and is_complete:
         return {}, ""
@@ -141,7 +139,7 @@ def _parameters(model: str, *, online: bool) -> int | None:
     return None
 
 
-def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> dict[str, Any]:
+def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> Table:
     """Rewards replace the grader, and what an environment's own recipe says of it, but for a recipe that a person wrote."""
     if not rewards:
         return {}
@@ -149,7 +147,7 @@ def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> dict[st
     return {**dict.fromkeys(replaced), "rewards": [reward.model_dump() for reward in rewards]}
 
 
-def _idle_settings(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, None]:
+def _idle_settings(table: Json, edits: Json) -> dict[str, None]:
     """Unsets what another optimizer, schedule or sampler, that ``edits`` name, leaves without effect; keys that they name themselves stay."""
     unset: dict[str, None] = {}
     for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
@@ -168,7 +166,7 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
 
 
-def _validated(table: Mapping[str, Any], source: str) -> Recipe:
+def _validated(table: Json, source: str) -> Recipe:
     """The recipe of a table. Raises ConfigError with a line for each fault."""
     try:
         # JSON has lists alone, which pydantic takes for tuples; a date or a path is refused or taken by its text.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError
 from gradus.core.documents import PromiseOutcome
-from gradus.core.values import as_mapping, is_table
+from gradus.core.values import Json, as_mapping, is_table
 
 
 def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
@@ -49,7 +49,7 @@ class Promise(BaseModel):
         return self
 
 
-def check_promises(promises: Sequence[Promise], results: Mapping[str, Any], main: str) -> list[PromiseOutcome]:
+def check_promises(promises: Sequence[Promise], results: Json, main: str) -> list[PromiseOutcome]:
     """Hold promises against results by grader (``main`` if a promise names none); met is None if the figure is not there."""
     outcomes: list[PromiseOutcome] = []
     for promise in promises:
@@ -73,7 +73,7 @@ def check_promises(promises: Sequence[Promise], results: Mapping[str, Any], main
     return outcomes
 
 
-def _value(promise: Promise, results: Mapping[str, Any]) -> float | None:
+def _value(promise: Promise, results: Json) -> float | None:
     """The figure that a promise is about; None if the results do not have it."""
     condition = results.get("conditions", {}).get(promise.condition, {})
     kind, name = ("pairs", promise.pair) if promise.pair else ("policies", promise.policy)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PrivateAttr, field_validator, model_validator
 
-from gradus.core.values import as_mapping
+from gradus.core.values import Table, as_mapping
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.policies.tinker.service import server_of
@@ -39,7 +39,7 @@ class ModelSection(_Section):
         default=False,
         description="Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not.",
     )
-    template_options: dict[str, Any] = Field(
+    template_options: Table = Field(
         default_factory=dict, description="Passed to the chat template, as in `{ enable_thinking = false }`."
     )
     tool_calls: Literal["auto", "template", "json"] = Field(

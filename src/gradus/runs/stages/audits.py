@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from gradus.auditing.plans.hygiene import digests
 from gradus.auditing.plans.panel import blind_answers
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
+from gradus.core.values import Json, Table
 from gradus.runs.progress import progress_bar
 from gradus.sandbox.processes import start_child
 
@@ -49,7 +50,7 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     if audit_points(document):  # none if no true reward is known, or if answers alone were asked
         written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
         figure = written[-1].read_text(encoding="utf-8")
-    turns: list[dict[str, Any]] = []
+    turns: list[Table] = []
     if result.hack is not None:
         written.append(folder / "hack.jsonl")
         write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")
@@ -94,7 +95,7 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_se
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def roll_out_here(arguments: Mapping[str, Any]) -> None:
+def roll_out_here(arguments: Json) -> None:
     """Rolls out in this process, which :func:`replay_elsewhere` started."""
     spec = environments.load(arguments["environment"])
     tasks = [Task(environment=spec.name, **row) for row in arguments["tasks"]]

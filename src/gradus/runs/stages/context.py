@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.core.files import digest
+from gradus.core.values import Table
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
@@ -29,7 +29,7 @@ from gradus.training.distributed.processes import world
 GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
 
-Select = Callable[["RunContext"], dict[str, Any]]  # the settings that a stage depends on
+Select = Callable[["RunContext"], Table]  # the settings that a stage depends on
 
 
 class RunContext:
@@ -120,7 +120,7 @@ def _as_seen_from(folder: Path, model: str | None) -> str | None:
 def section_of(*names: str) -> Select:
     """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
 
-    def select(run: RunContext) -> dict[str, Any]:
+    def select(run: RunContext) -> Table:
         # The number of calls at once changes no episode.
         """The sections as JSON; how a teacher is called changes no episode."""
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import read_toml, write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
+from gradus.core.values import Json
 from gradus.evidence.reports.results import differences, figure
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
@@ -81,7 +81,7 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
             records.append({**head, "pair": " - ".join(names), **changes})
     # The student minus the teacher of the run's recipe, of the means, beside what the teacher earns above the worst policy.
     recipe = read_toml(run / "recipe.toml") if (run / "recipe.toml").is_file() else {}
-    teach: Mapping[str, Any] = recipe.get("teach", {})
+    teach: Json = recipe.get("teach", {})
     means: dict[str, float] = {}
     for name, policy in conditions[condition]["policies"].items():
         reward = figure(policy.get("reward"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import EnvironmentSpec, Episode, Group, Policy
 from gradus.core.metrics import read_metrics
+from gradus.core.values import Json
 from gradus.evidence.evaluation import Evaluation, evaluate
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
@@ -53,7 +54,7 @@ def graders_of(run: RunContext) -> list[str]:
 
 def add_promises(run: RunContext, document: Results) -> None:
     """Write into results which promises of the recipe were kept."""
-    by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
+    by_grader: Json = {run.grader.name: document, **document.get("graders", {})}
     document["promises"] = check_promises(run.job.promises(), by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
 

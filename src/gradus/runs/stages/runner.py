@@ -18,7 +18,7 @@ from gradus.core.documents import PromiseOutcome, Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
-from gradus.core.values import is_table
+from gradus.core.values import Json, is_table
 from gradus.evidence.reports import run_figures, show_results, write_report
 from gradus.evidence.stage_files import keep_evaluated
 from gradus.runs.job import Job
@@ -135,14 +135,14 @@ def _store_costs(run: RunContext) -> None:
         run.manifest.keep("costs.json", "recipe.toml")
 
 
-def write_costs(folder: Path, stages: Sequence[Mapping[str, Any]]) -> None:
+def write_costs(folder: Path, stages: Sequence[Json]) -> None:
     """Write ``costs.json``."""
     path = folder / "results.json"
     results = read_document(path, Results) if path.is_file() else None
     write_json(folder / "costs.json", costs_document(stages, results))
 
 
-def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], *, shown: bool = True) -> None:
+def finish(run: RunContext, costs: Sequence[Json], *, shown: bool = True) -> None:
     """Write the report; if ``shown``, draw the figures too, and print the end of the run."""
     if shown and not run.recipe.quick:  # there is nothing to see in them
         run_figures(run.folder)
@@ -151,7 +151,7 @@ def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], *, shown: bool =
         show_end(Terminal(), read_document(run.folder / "results.json", Results), costs, report)
 
 
-def show_end(console: Console, results: Results, costs: Sequence[Mapping[str, Any]], report: Path) -> None:
+def show_end(console: Console, results: Results, costs: Sequence[Json], report: Path) -> None:
     """Print what a run has shown in at most 24 lines; with ``--verbose`` all conditions, graders, promises and costs."""
     console.print(show_results(results, every=verbose()))
     if not results.get("quick"):
@@ -180,7 +180,7 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
         yield f"  {kind} {outcome}: {promise['text']} ({format_number(promise['value'])}, wanted {bound})"
 
 
-def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
+def _cost_line(costs: Sequence[Json], *, every: bool) -> str:
     """Time and money of a run, and of the stages that took longest."""
     longest = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
     parts: list[str] = []

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,6 +22,7 @@ from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
 from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
+from gradus.core.values import Json, Table
 from gradus.evidence.evaluation import compare_seeds
 from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
@@ -98,7 +98,7 @@ def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, re
         )
 
 
-def train_seed(arguments: Mapping[str, Any]) -> None:
+def train_seed(arguments: Json) -> None:
     """Train the seed that this process was started for."""
     job = resolve(Recipe.model_validate(arguments["recipe"]))
     members = {Path(arguments["folder"]): job}
@@ -176,7 +176,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     )
 
 
-def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
+def _do_shared(run: RunContext, cost: Table) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
     names: list[str] = []
     for name in run.job.policies():
@@ -219,10 +219,10 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     write_json(run.folder / "results.json", document)
 
 
-def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
+def _costs(run: RunContext, members: Sequence[Path]) -> list[Table]:
     """The costs of what was done once, then of each stage, added up over the seeds."""
     once = [{**row, "stage": "eval, once"} if row["stage"] == "eval" else row for row in run.ledger.costs()]
-    rows: dict[str, list[Mapping[str, Any]]] = {}
+    rows: dict[str, list[Json]] = {}
     for member in members:
         for row in read_document(member / "costs.json", Costs)["stages"]:
             rows.setdefault(row["stage"], []).append(row)
@@ -230,7 +230,7 @@ def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
     return [*once, *({"stage": stage, **_added_up(of_seeds)} for stage, of_seeds in rows.items())]
 
 
-def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _added_up(rows: Sequence[Json]) -> dict[str, float]:
     """The sum of each figure that all rows know, rounded once."""
     sums: dict[str, float] = {}
     for name in rows[0]:

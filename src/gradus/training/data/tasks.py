@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
+from gradus.core.values import Json
 
 if TYPE_CHECKING:  # a teacher's processes need no torch
     from gradus.training.config import GrpoConfig
@@ -27,7 +28,7 @@ class HeldOut:
     validation_tasks: int = 32
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> HeldOut:
+    def of(cls, settings: Json) -> HeldOut:
         """Those of a recipe's table ``grpo``."""
         return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, average, kl_terms
 from gradus.core import ConfigError, child_seed
+from gradus.core.values import Json
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import share
@@ -116,7 +116,7 @@ class BatchTokens:
     old: Tensor
     advantages: Tensor
     shares: Tensor | None
-    sizes: Mapping[str, Any]
+    sizes: Json
 
 
 def policy_loss(config: GrpoConfig, plan: UpdatePlan, tokens: BatchTokens) -> tuple[Tensor, dict[str, Tensor]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
+from gradus.core.values import Json, Table
 from gradus.policies.local.cpu.support import lacks_bfloat16
 from gradus.policies.local.loading import require_bitsandbytes
 from gradus.training.distributed.processes import full_tensor, gather_if_sharded, shard_like
@@ -69,11 +70,11 @@ def _adamw_8bit(parameters: Parameters, config: OptimizerConfig) -> torch.optim.
     return optimizers.AdamW8bit(_groups(parameters, config), lr=config.lr, betas=config.betas)
 
 
-def _groups(parameters: Parameters, config: OptimizerConfig) -> list[dict[str, Any]]:
+def _groups(parameters: Parameters, config: OptimizerConfig) -> list[Table]:
     """Matrices, which decay, and vectors, which do not."""
     matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
     vectors = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
-    groups: list[dict[str, Any]] = []
+    groups: list[Table] = []
     if matrices:
         groups.append({"params": matrices, "weight_decay": config.weight_decay})
     if vectors:
@@ -84,11 +85,11 @@ def _groups(parameters: Parameters, config: OptimizerConfig) -> list[dict[str, A
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Let ``state_dict`` give full tensors where processes hold shards of them, and ``load_state_dict`` take them back."""
 
-    def shard_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
+    def shard_state(optimizer: torch.optim.Optimizer, stored: Table) -> Table:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return _changed(stored, lambda value, index: shard_like(value, parameters[index]))
 
-    def gather_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> dict[str, Any]:
+    def gather_state(optimizer: torch.optim.Optimizer, stored: Table) -> Table:
         return _changed(stored, lambda value, index: gather_if_sharded(value))
 
     optimizer.register_load_state_dict_pre_hook(shard_state)
@@ -96,7 +97,7 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _changed(stored: dict[str, Any], change: Callable[[Tensor, int], Tensor]) -> dict[str, Any]:
+def _changed(stored: Table, change: Callable[[Tensor, int], Tensor]) -> Table:
     """An optimizer's state dict with each tensor changed; ``change`` gets the number of its parameter too."""
     state: dict[int, dict[str, Tensor]] = {}
     for index, moments in stored["state"].items():
@@ -127,7 +128,7 @@ class Float32Muon(torch.optim.Muon):
                 parameter.add_(_orthogonalized(update, group), alpha=-lr * math.sqrt(max(1, rows / columns)))
 
 
-def _orthogonalized(matrix: Tensor, group: Mapping[str, Any]) -> Tensor:
+def _orthogonalized(matrix: Tensor, group: Json) -> Tensor:
     """The matrix with singular values near 1, by Newton and Schulz' iteration with the coefficients of a Muon's ``group``."""
     a, b, c = group["ns_coefficients"]
     tall = matrix.shape[0] > matrix.shape[1]
@@ -189,11 +190,11 @@ class _Muon(torch.optim.Optimizer):
         for part in self._parts:
             part.step()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Table:
         """The states of both, in order."""
         return {"parts": [part.state_dict() for part in self._parts]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Table) -> None:
         """Put both back as they were."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)

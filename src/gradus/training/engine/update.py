@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
@@ -54,7 +55,7 @@ class UpdateResult:
     ``passes``: microbatches of all passes, for reckoning the arithmetic.
     """
 
-    figures: Mapping[str, Any]
+    figures: Json
     logp_diff: LogpDiff | None
     grad_norm: float | None
     trained_tokens: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
+from gradus.core.values import Json, Table
 from gradus.policies.local.export import generation_config, write_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.settings import free_sampling
@@ -38,7 +39,7 @@ class Checkpoint:
 
     step: int
     offset: int
-    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: Json = field(default_factory=Table)
 
 
 class TrainingState(Protocol):

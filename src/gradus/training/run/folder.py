@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import write_text
 from gradus.core.metrics import read_records
+from gradus.core.values import Json, Table
 from gradus.policies.local.folders import model_kind
 from gradus.sandbox.locks import FolderLock
 
@@ -44,7 +45,7 @@ class RunFolder:
         path: Path | str,
         *,
         writing: bool = True,
-        observer: Callable[[Mapping[str, Any]], None] | None = None,
+        observer: Callable[[Json], None] | None = None,
     ) -> None:
         self.path = Path(path)
         self.writing = writing
@@ -74,7 +75,7 @@ class RunFolder:
             print(f"{self.path} holds no run to resume; a new one begins there", file=sys.stderr)
         write_text(stored, config.model_dump_json(indent=2) + "\n")  # last: with it the run has begun
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Json) -> None:
         """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
         if not self.writing:
             return
@@ -120,7 +121,7 @@ class RunFolder:
         if self.metrics.exists():
             os.truncate(self.metrics, offset)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Table]:
         """All metrics so far. Raises StorageError if a line is damaged."""
         if not self.metrics.exists():
             return []

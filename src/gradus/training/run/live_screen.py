@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
+from gradus.core.values import Json
 from gradus.stats import format_number
 
 FIGURES = {  # of GRPO: label -> metric
@@ -88,7 +89,7 @@ class Screen:
         """Something worth keeping on the screen: an alert, a new best."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def step(self, record: Mapping[str, Any]) -> None:
+    def step(self, record: Json) -> None:
         """A step is done."""
         step, now = int(record["step"]), time.perf_counter()
         self._bar.update(self._task, completed=step, phase="")
@@ -105,11 +106,11 @@ class Screen:
         self._console.print(line, highlight=False, soft_wrap=True)
 
 
-def _figure(record: Mapping[str, Any], key: str) -> str:
+def _figure(record: Json, key: str) -> str:
     """The figure as text; empty if the record has none."""
     value: Any = record
     for part in key.split("."):
-        value = cast(Mapping[str, Any], value).get(part) if isinstance(value, Mapping) else None
+        value = cast(Json, value).get(part) if isinstance(value, Mapping) else None
     if isinstance(value, int):
         return f"{value:,}"
     return format_number(value) if isinstance(value, float) else ""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gradus.core import Grader, Policy
+from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import RewardSchedule
 from gradus.training.teachers import Teacher
 
-Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
-Observer = Callable[[Mapping[str, Any]], None]
+Monitor = Callable[[Sequence[Json]], Sequence[Json]]
+Observer = Callable[[Json], None]
 PushWeights = Callable[[LoadedModel, int], None]
 
 

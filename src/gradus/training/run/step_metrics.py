@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import torch
 from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, Reward, StopReason
 from gradus.core.metrics import StepRecord
+from gradus.core.values import Table
 from gradus.stats import mean_of
 from gradus.training.data.credit import graded_episodes
 from gradus.training.data.sequences import TrainingSample
@@ -25,7 +26,7 @@ Groups = Sequence[Group]
 Episodes = Sequence[Episode]
 
 
-def episode_metrics(groups: Groups) -> dict[str, Any]:
+def episode_metrics(groups: Groups) -> Table:
     """The part of a step's record that depends on its episodes alone. Undefined figures are None."""
     episodes = [episode for group in groups for episode in group.episodes]
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
@@ -116,7 +117,7 @@ def credit_agreement(groups: Groups, samples: Sequence[TrainingSample]) -> float
     return float(advantages @ centered_rewards) / size if size > 1e-12 else None
 
 
-def _ungraded(completed: Episodes, episodes: int) -> dict[str, Any]:
+def _ungraded(completed: Episodes, episodes: int) -> Table:
     """The share of episodes that have no reward, and why the first of them has none."""
     ungraded = [episode.reward for episode in completed if episode.reward is None or episode.reward.value is None]
     if not ungraded:

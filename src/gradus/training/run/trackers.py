@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from gradus.core import ConfigError
+from gradus.core.values import Json
 
 TRACKERS = ("tensorboard", "wandb")  # their packages, and the extras that bring them, have the same names
 Log = Callable[[dict[str, float], int | None], None]
 
 
-def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def figures(record: Json, prefix: str = "") -> Iterator[tuple[str, float]]:
     """The finite numbers of a record, nested names joined by a slash. Undefined figures are left out, not made 0.
 
     >>> dict(figures({"kind": "step", "step": 3, "kl": None, "seconds": {"policy": 1.5}}))
@@ -25,7 +26,7 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     """
     for name, value in record.items():
         if isinstance(value, Mapping):
-            yield from figures(cast(Mapping[str, Any], value), f"{prefix}{name}/")
+            yield from figures(cast(Json, value), f"{prefix}{name}/")
         elif name != "step" and _is_finite(value):
             yield f"{prefix}{name}", float(value)
 
@@ -40,8 +41,8 @@ def open_trackers(
     folder: Path | str,
     *,
     name: str = "gradus",
-    config: Mapping[str, Any] | None = None,
-) -> Generator[Callable[[Mapping[str, Any]], None]]:
+    config: Json | None = None,
+) -> Generator[Callable[[Json], None]]:
     """The trackers called ``names`` (``jsonl`` is there always and may be named), as one ``on_record`` callback that writes into a run's folder.
 
     Nothing is written before the first record. Raises ConfigError for an unknown name or a package that is missing.
@@ -50,7 +51,7 @@ def open_trackers(
     logs: list[Log] = []
     with ExitStack() as closing:
 
-        def track(record: Mapping[str, Any]) -> None:
+        def track(record: Json) -> None:
             """Give the record's figures to each, under its kind and decoding; its ``step`` is the x-axis."""
             step = record.get("step")
             if not logs:
@@ -69,7 +70,7 @@ def _tensorboard(
     folder: Path,
     first: int | None,
     name: str,
-    config: Mapping[str, Any],
+    config: Json,
 ) -> Log:
     """Event files that ``tensorboard --logdir FOLDER`` shows. Steps from ``first`` on replace those of a killed run."""
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -88,7 +89,7 @@ def _wandb(
     folder: Path,
     first: int | None,
     name: str,
-    config: Mapping[str, Any],
+    config: Json,
 ) -> Log:
     """A run of Weights & Biases; offline unless WANDB_MODE says otherwise or a key is set. A resumed training begins another."""
     wandb: Any = import_module("wandb")  # an extra
