@@ -105,11 +105,10 @@ class Scores(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The verdict and three figures a policy; with ``--verbose`` every figure, component and pair."""
-        from gradus.evidence.reports import all_tables, power_lines, show_results
+        from gradus.evidence.reports import power_lines, show_results
 
         results = self.result.to_json()
-        wide = [*all_tables(results)] if verbose() else []
-        return [show_results(results), "", *power_lines(results), *wide]
+        return [show_results(results, every=verbose()), "", *power_lines(results)]
 
     @property
     def episodes(self) -> list[Episode]:

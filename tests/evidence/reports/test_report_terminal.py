@@ -8,10 +8,10 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 
 from gradus.core import Failure, Reward, StopReason
-from gradus.evidence.reports import all_tables, show_episode, show_results
+from gradus.evidence.reports import show_episode, show_results
 from tests.fakes import policy_figures, results_document
 
 
@@ -61,7 +61,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(played: Any, width: int) -> None:
 
 def test_the_wide_tables_show_every_figure_at_80_columns(played: Any) -> None:
     """All columns stood side by side, as 0.… beside 0.…"""
-    texts = [" ".join(printed(Group(*all_tables(played.results)), width=width).split()) for width in (80, 400)]
+    texts = [" ".join(printed(show_results(played.results, every=True), width=width).split()) for width in (80, 400)]
     assert "…" not in texts[0]
     figures = [set(re.findall(r"[+−]?\d+\.\d+ \[.*?\]", text)) for text in texts]
     assert figures[0] == figures[1] != set()

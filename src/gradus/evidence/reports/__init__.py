@@ -5,11 +5,10 @@ from gradus.evidence.reports.episode_data import environment_words, prepare_repo
 from gradus.evidence.reports.html import render_report, write_eval_report, write_report
 from gradus.evidence.reports.pictures import audit_figure, run_figures, scores_figure
 from gradus.evidence.reports.show import show_episode
-from gradus.evidence.reports.tables import all_tables, power_lines, show_results
+from gradus.evidence.reports.tables import power_lines, show_results
 from gradus.evidence.reports.verdict import named, verdict_on
 
 __all__ = [
-    "all_tables",
     "audit_badge",
     "audit_card",
     "audit_figure",

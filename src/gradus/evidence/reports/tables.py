@@ -19,13 +19,11 @@ from gradus.evidence.reports.score_tables import (
     measure_name,
     missing_episodes,
     score_tables,
-    seed_tables,
 )
 from gradus.evidence.reports.verdict import verdict_on
 from gradus.stats import format_interval
 
 _NAME = 14  # a name that is longer is broken before figures stand apart
-_MOST_CLAIMS = 12
 MOST = 3  # figures of a policy on a terminal; `--verbose` shows all
 _MOST_POLICIES, _MOST_CAUTIONS = 7, 2  # the end of a command fits one screen
 
@@ -33,7 +31,7 @@ _MOST_POLICIES, _MOST_CAUTIONS = 7, 2  # the end of a command fits one screen
 def show_results(results: Results, *, every: bool = False) -> RenderableType:
     """The verdict in words and one table: what `gradus run`, `gradus eval` and `gradus compare` end with.
 
-    ``every``: each condition and grader too, with what the intervals carry. A quick run says that it is one.
+    ``every``: the tables of the page in place of the one. A quick run says that it is one.
     """
     verdict = verdict_on(results, quick=results.get("quick", False))
     headline = Text(verdict.headline, style="bold")
@@ -41,45 +39,26 @@ def show_results(results: Results, *, every: bool = False) -> RenderableType:
     condition = headline_condition(results)
     if condition is None:
         return Group(headline, *cautions)
-    if not every:
-        table = _condition_table(results, results["grader"], condition, most=_MOST_POLICIES)
-        missing = _missing(results, condition)
-        return Group(headline, Text(), table, *missing, *cautions[:_MOST_CAUTIONS])
-    parts: list[RenderableType] = [headline, *cautions]
-    for name in results["conditions"]:
-        parts.append(Text())
-        parts += [_condition_table(results, grader, name) for grader in scores_of(results)]
-        parts += _missing(results, name)
-        if name == condition:  # of the other conditions the report has them
-            parts += [terminal_table(table) for table in seed_tables(results, name)]
-        parts += _claims(results, name)
-    return Group(*parts)
+    if every:
+        return Group(headline, *cautions, *map(_terminal_table, score_tables(results)))
+    missing = [Text(line, style="yellow") for line in missing_episodes(results["conditions"][condition])]
+    return Group(headline, Text(), _condition_table(results, condition), *missing, *cautions[:_MOST_CAUTIONS])
 
 
-def _condition_table(
-    results: Results,
-    grader: str,
-    condition: str,
-    *,
-    most: int | None = None,
-) -> RenderableType:
-    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns.
-
-    ``most``: so many policies, the run's own checkpoints and the highest of the others.
-    """
-    conditions = scores_of(results)[grader]
+def _condition_table(results: Results, condition: str) -> RenderableType:
+    """The run's own checkpoints and the highest other policies of one condition, best first, with the three figures that matter."""
+    conditions = scores_of(results)[results["grader"]]
     scores = conditions[condition]
+    # The true reward may stand there once more under the environment's own name.
     labels: dict[str, str] = {}
-    for measure in measures_of(
-        conditions
-    ):  # the true reward may stand there once more under the environment's own name
+    for measure in measures_of(conditions):
         labels.setdefault(measure_name(results, measure), measure)
     columns = list(labels)[:MOST]
     rows = [["policy", *columns]]
-    for policy in _best(scores, most):
+    for policy in _best(scores):
         figures = [scores.policies[policy].get(labels[column]) for column in columns]
         rows.append([policy, *map(_measured, figures)])
-    title = f"{condition}, {scores.stored['episodes']} episodes, grader {grader}"
+    title = f"{condition}, {scores.stored['episodes']} episodes, grader {scores.grader}"
     return _InParts(title=title, rows=rows)
 
 
@@ -89,29 +68,12 @@ def _measured(figure: Figure | None) -> str:
     return f"{text} ({figure.missing} missing)" if figure and figure.missing else text
 
 
-def _best(scores: ConditionScores, most: int | None) -> list[str]:
+def _best(scores: ConditionScores) -> list[str]:
     """Policies from highest to lowest: the run's own checkpoints, and as many others as there is room for."""
     order = scores.ranked()[::-1]
-    if most is None:
-        return order
     scripted = [policy for policy in order if not is_own(policy)]
-    room = max(0, most - len(order) + len(scripted))
+    room = max(0, _MOST_POLICIES - len(order) + len(scripted))
     return [policy for policy in order if is_own(policy) or policy in scripted[:room]]
-
-
-def _claims(results: Results, condition: str) -> list[RenderableType]:
-    """The differences that the verdict speaks of, as lines; of many differences, those alone that are told apart."""
-    claims = verdict_on(results).claims.get(condition, ())
-    decided = [claim for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
-    lines = [claim.text for claim in decided]
-    if len(decided) < len(claims):
-        lines.append(f"{len(claims) - len(decided)} others are not significant; the report has each")
-    return [Text("\n".join(lines))] if lines else []
-
-
-def _missing(results: Results, condition: str) -> list[RenderableType]:
-
-    return [Text(line, style="yellow") for line in missing_episodes(results["conditions"][condition])]
 
 
 def power_lines(results: Results) -> list[RenderableType]:
@@ -140,18 +102,10 @@ def _needed(reward: PairedMean) -> str:
     return f"{clusters:,} clusters with {needed} (more episodes of the same clusters do not help)"
 
 
-def all_tables(results: Results) -> list[RenderableType]:
-    """The tables of the page for a terminal: every figure, component and pair."""
-    parts: list[RenderableType] = []
-    for table in score_tables(results):
-        parts += [terminal_table(table), ""]
-    return parts
-
-
-def terminal_table(table: ScoreTable) -> RenderableType:
+def _terminal_table(table: ScoreTable) -> RenderableType:
     """A table of the page for a terminal."""
     rows = [[row.name, *map(_text, row.cells)] for row in table.rows]
-    return _InParts(title=table.title, rows=[table.header, *rows], caption=table.caption)
+    return _InParts(title=f"\n{table.title}", rows=[table.header, *rows], caption=table.caption)
 
 
 def _text(cell: Cell) -> str:
