@@ -6,7 +6,6 @@ import os
 import tomllib
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -27,6 +26,7 @@ from gradus.core import (
     without_thoughts,
 )
 from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
+from gradus.core.frozen import frozen_record
 from gradus.core.money import Price
 from gradus.environments.verifiable.from_rows import one_turn
 from gradus.runs.policies import make_policy
@@ -49,7 +49,7 @@ class FrozenModelConfig(BaseModel):
     budget: float | None = Field(default=None, gt=0)  # US dollars after which nothing more is asked
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class FrozenAnswer:
     """The first line of an answer. ``error`` says why there is none. ``agrees``: a second answer was the same; None if it was asked once."""
 

@@ -6,11 +6,12 @@ or of two threads, share nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
+from gradus.core.frozen import frozen_record
 from gradus.core.spec import Vocabulary
 from gradus.core.values import Table
 from gradus.environments.verifiable.from_rows import with_own_rewards
@@ -27,7 +28,7 @@ from gradus.runs.recipe.record import Recipe
 from gradus.training.data.tasks import epochs_a_step
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Job:
     """A recipe and the objects that its names stand for.
 

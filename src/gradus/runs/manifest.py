@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, StorageError
 from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
 from gradus.core.files import digest, write_json
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table, is_table
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe
@@ -59,7 +60,7 @@ _RESOURCES = {f"{stage}.{key}" for stage, config in _CONFIGS.items() for key in 
 _SHOWN = 4  # settings in an error
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class StageInputs:
     """What a stage is made from: settings of the recipe, and digests of data and of code by a name for each."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import psutil
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import context_length
 from gradus.training.engine.forward import finishes_logits
@@ -19,7 +19,7 @@ GIB = 2**30
 _KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Hardware:
     """A device: ``kind`` is cpu or cuda, ``memory`` the bytes that a run may use."""
 
@@ -56,7 +56,7 @@ def _available_memory() -> float:
     return free
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ModelShape:
     """A decoder's shape. ``parameters`` are all; ``matrices`` those of the layers' linear layers."""
 
@@ -79,7 +79,7 @@ class ModelShape:
         return self.kv_heads * self.head_dim
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Lengths:
     """Tokens of one turn: what is read (the mean of all turns, the first of which has the system prompt) and what is sampled, at most.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradus.core import EnvironmentSpec, Grader, Group
+from gradus.core.frozen import frozen_record
 from gradus.core.metrics import StepRecord
 from gradus.core.printing import go_around
 from gradus.core.values import Json, Table
@@ -64,7 +65,7 @@ class GrpoState:
     kinds: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class GrpoResult:
     """The result of a GRPO run. ``best`` and ``final`` are model folders. ``stopped``: the alert that ended the run early, or None."""
 
@@ -77,7 +78,7 @@ class GrpoResult:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class StepRollout:
     """The groups of a step, the first place in the order of tasks that is still unused, and this process's seconds by phase.
 

@@ -46,50 +46,39 @@ class StepLearner(Protocol):
     @property
     def policy(self) -> Policy:
         """Samples with the weights of the last :meth:`sync_weights`."""
-        ...
 
     @property
     def name(self) -> str:
         """Folder or name of the model that it began with."""
-        ...
 
     @property
     def state(self) -> TrainingState:
         """Weights and optimizer, as checkpoints store and restore them."""
-        ...
 
     @property
     def local_model(self) -> LoadedModel | None:
         """The model in this process whose weights sample, as they are; None if another process has them."""
-        ...
 
     def validation_policies(self) -> Mapping[Decoding, Policy]:
         """The policy of each decoding that validation rolls out."""
-        ...
 
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
         """Training samples with one advantage per sampled token."""
-        ...
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
         """Takes the optimizer updates of a step. Its figures go to the metrics; one that was not measured is None."""
-        ...
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments."""
-        ...
 
     def sync_weights(self) -> None:
         """Gives the sampler the weights as they are."""
-        ...
 
     def reopen(self) -> None:
         """Begins anew with the weights of the beginning, after a server has lost them."""
-        ...
 
     def save(self, folder: str | Path) -> Path:
         """Writes the model as the sampler has it; returns the folder."""
-        ...
 
 
 class Learner:

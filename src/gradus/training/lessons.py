@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradus.core import child_rng, child_seed
+from gradus.core.frozen import frozen_record
 from gradus.core.metrics import SftRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample, ints
@@ -42,7 +43,7 @@ FIGURES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class LessonLoss:
     """Sums over the tokens of a microbatch.
 
@@ -66,22 +67,19 @@ class Lessons(Protocol):
     @property
     def kind(self) -> Literal["sft", "distill"]:
         """The kind of its records."""
-        ...
 
     def batch(self, step: int) -> list[TrainingSample]:
         """The samples of a step, 1 for the first; they depend on the step, the settings and the weights alone."""
-        ...
 
     def epoch(self, step: int) -> int:
         """Says which pass over the lessons a step belongs to, 1 for the first."""
-        ...
 
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the ``samples`` of a step to what they were made of. Raises LawBroken."""
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class LessonResult:
     """The result of a run. ``best`` and ``final`` are model folders; losses are in nats per action token."""
 
@@ -170,7 +168,7 @@ class LessonState:
     last: dict[str, float | None] = field(default_factory=dict[str, float | None])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class StepSums:
     """The sums of a step over all processes. ``right``: tokens that were the likeliest ones, and ``norm``: of the gradient; None if not measured.
 
@@ -189,27 +187,22 @@ class LessonModel(Protocol):
     @property
     def state(self) -> TrainingState:
         """Weights and optimizer, as checkpoints store and restore them."""
-        ...
 
     @property
     def local_model(self) -> LoadedModel | None:
         """The model, if this process alone holds it."""
-        ...
 
     def update(self, samples: Samples, lr: float, laws: LawRunner) -> StepSums:
         """Takes the optimizer update of a step."""
-        ...
 
     def measure(self, samples: Samples) -> HeldOutFigures:
         """Loss and accuracy on samples that are not trained."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Writes the weights as they are to a model folder."""
-        ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class HeldOutFigures:
     """Means over tokens; ``accuracy`` is None if it was not measured."""
 

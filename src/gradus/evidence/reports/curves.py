@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, fsum, isfinite
 from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table
 from gradus.evidence.reports.score_tables import is_own
 
@@ -17,7 +18,7 @@ LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 _FULL = 8  # curves of that length over each other whose points are all drawn
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Series:
     """A line (``dots`` false) or single measurements. ``x`` are what the chart says, steps mostly; ``smooth`` is a centered running mean, or empty."""
 
@@ -28,7 +29,7 @@ class Series:
     dots: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Mark:
     """A step at which something begins, drawn as an upright line: a stage of the rewards."""
 
@@ -36,7 +37,7 @@ class Mark:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Curve:
     """One chart. ``x`` names what its series go along. ``top``: where the axis ends, if a few values lie far above all others."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gradus.core.documents import (
     ByCondition,
@@ -14,6 +14,7 @@ from gradus.core.documents import (
     differences_of,
     means_of,
 )
+from gradus.core.frozen import frozen_record
 from gradus.stats import Decision
 
 _FIRST = ("reward", "true_reward", "pass@", "play")  # beginnings of names, shown first in this order
@@ -24,7 +25,7 @@ _SIDES = " - "  # between the two policies of a pair
 _OPPOSITE: Mapping[str, Decision] = {"better": "worse", "worse": "better"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Figure:
     """A mean with its interval; bounds are None if they are undefined. ``missing``: tasks without the figure.
 
@@ -50,7 +51,7 @@ class Figure:
 Figures = Mapping[str, Figure]  # by measure; what is undefined is left out
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Difference:
     """``first`` minus ``second`` on the same seeds. ``reward``: the stored difference of the reward, with wins and sizes."""
 
@@ -65,7 +66,7 @@ class Difference:
         return Difference(first=self.second, second=self.first, figures=figures)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ConditionScores:
     """One condition as one grader sees it: the figures of each policy, and the pairs as they were stored."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from gradus.core.documents import (
     read_document,
 )
 from gradus.core.files import read_text
+from gradus.core.frozen import frozen_record
 from gradus.core.metrics import read_records
 from gradus.core.values import Table
 
@@ -41,7 +42,7 @@ _PARTS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RunRecord:
     """All that a report is made of. A part that a run did not store is None or empty, and ``missing`` says so."""
 

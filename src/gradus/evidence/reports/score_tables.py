@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gradus.core.documents import (
     ConditionResults,
@@ -14,6 +13,7 @@ from gradus.core.documents import (
     differences_of,
     means_of,
 )
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Table
 from gradus.evidence.reports.results import (
     ConditionScores,
@@ -30,7 +30,7 @@ from gradus.stats import format_number, format_p, format_signed
 _NONE = "–"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Cell:
     """``note`` is small print under the text; ``state`` is shown, refuted or empty."""
 
@@ -39,7 +39,7 @@ class Cell:
     state: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Row:
     """``own`` marks the run's own checkpoints."""
 
@@ -48,7 +48,7 @@ class Row:
     own: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ScoreTable:
     """``header`` names the first column too."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.core.documents import PairedMean, Results
+from gradus.core.frozen import frozen_record
 from gradus.evidence.reports.results import ConditionScores, Figure, headline_condition, measures_of, scores_of
 from gradus.evidence.reports.score_tables import (
     Cell,
@@ -112,7 +112,7 @@ def _text(cell: Cell) -> str:
     return f"{cell.text} [{cell.note}]" if cell.note else cell.text
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _InParts:
     """A table in as many parts, one under another, as its columns need: in one part of 80 columns no figure could be read.
 

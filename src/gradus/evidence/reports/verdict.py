@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from gradus.core.documents import Results
+from gradus.core.frozen import frozen_record
 from gradus.evidence.reports.results import (
     BEFORE,
     ConditionScores,
@@ -43,7 +43,7 @@ _SIGNIFICANT = {"shown": "is significantly above", "refuted": "is significantly 
 _STATES: Mapping[str, State] = {"better": "shown", "worse": "refuted"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Claim:
     """``state`` is ``shown`` (interval above 0), ``refuted`` (below 0) or ``open`` (holds 0, or undefined)."""
 
@@ -51,7 +51,7 @@ class Claim:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Verdict:
     """A headline, the claims of each condition under it, and what must be kept in mind while reading them."""
 

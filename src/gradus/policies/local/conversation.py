@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import cycle
 
@@ -26,6 +26,7 @@ from gradus.core import (
     Usage,
 )
 from gradus.core.calls import write_calls
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.text_ids import TokenIds
 from gradus.policies.local.tool_renderer import Messages, ToolRenderer
@@ -33,7 +34,7 @@ from gradus.policies.local.tool_renderer import Messages, ToolRenderer
 Speaker = ChatRenderer | ToolRenderer
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PendingTurn:
     """A prompt on its way to an answer."""
 
@@ -53,7 +54,7 @@ class PendingTurn:
         return min(self.request.max_tokens or longest, room)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _AnswerEnd:
     """Where an answer ends: behind the first ``length`` ids of a training sequence."""
 

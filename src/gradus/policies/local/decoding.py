@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
@@ -26,7 +27,7 @@ _FIRST_CAPACITY = 256  # positions a row; doubled when they are used up
 Masks = dict[tuple[Grammar, Hashable], Tensor]  # what is legal in a state of a grammar
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Prompt:
     """The tokens that one row reads before it answers."""
 

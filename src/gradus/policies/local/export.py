@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from gradus.core import ConfigError, PolicyError
 from gradus.core.documents import Results, read_document
 from gradus.core.files import replaceable, write_folder
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Table
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.gguf import copy_source, source_facts
@@ -34,7 +35,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "auto")
 _LARGEST_GAP = 2e-3
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ExportResult:
     """``gap``: largest difference of log-probs between merged and unmerged in float32, nats; None if nothing was merged."""
 

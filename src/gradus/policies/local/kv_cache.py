@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Table
 from gradus.policies.local.cpu.tiled_attention import attend_once, attend_tiles, takes_tiles
 from gradus.policies.local.llama_forward import causal_model
@@ -187,7 +188,7 @@ def _by_row(part: Tensor, rows: int) -> Tensor:
     return part.view(heads, rows, -1, size).transpose(0, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class MaskPlan:
     """The masks that a model takes: one for full attention, one for a sliding window, or both by layer type."""
 

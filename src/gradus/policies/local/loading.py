@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -15,6 +15,7 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table
 from gradus.policies.local.chat_template import ToolCalls
 from gradus.policies.local.cpu.float32_linear import use_faster_products
@@ -27,7 +28,7 @@ from gradus.policies.one_at_a_time import quiet_transformers
 _MOST_LAYERS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class LoadedTokenizer:
     """What turns text into the tokens of a model, without its weights."""
 
@@ -45,7 +46,7 @@ class LoadedTokenizer:
         return replace(self, settings=self.settings.model_copy(update=changes))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class LoadedModel(LoadedTokenizer):
     """A model on its device, with what turns text into its tokens."""
 

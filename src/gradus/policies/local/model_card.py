@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import ModelCard, ModelCardData
 
 from gradus.core.documents import AuditRecord, ConditionResults, Costs, Results, means_of
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table
 from gradus.stats import format_interval, format_money
 from gradus.version import __version__
@@ -26,7 +27,7 @@ _MOST_MEASURES = 4  # columns of a table that still fits a page
 Question = str | Sequence[Mapping[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class CardContents:
     """Everything that differs from card to card."""
 

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from gradus.core import Action, Asked, ConfigError, EpisodeStart, Observation, PolicyError, Request
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.decoding import Answer, Decoder, Prompt, common_prefix
 from gradus.policies.local.general_decoding import GeneralDecoder
@@ -104,7 +105,7 @@ class _CachedEpisode:
     cached: list[int] = field(default_factory=list[int])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Reading:
     """A prompt on its way to an answer: the turn of an episode, and the part of it that is not in the cache yet."""
 

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gradus.core import EnvironmentSpec, Episode, Group
+from gradus.core.frozen import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
@@ -40,7 +41,7 @@ _CUT = 0.5
 _SIGNAL = 0.1  # share of questions that tell answers apart, below which most steps of GRPO have nothing to learn from
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class BaseProbe:
     """The base on questions of the run, under the run's own sampling.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from gradus.core import ConfigError
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano
@@ -30,7 +31,7 @@ _FAR = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class BaseLook:
     """A probe and what follows from it: prompts, changes of the recipe, and the plan of time.
 

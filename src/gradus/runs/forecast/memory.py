@@ -9,10 +9,10 @@ the sums against the peaks of real processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Table, is_table
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
@@ -168,7 +168,7 @@ def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: H
 _ADAPTERS = {"rank": 16, "alpha": 32}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class MemoryPlan:
     """A forecast. ``memory`` is in bytes by what holds it, above what an idle process with torch takes, at the worse ``moment``."""
 

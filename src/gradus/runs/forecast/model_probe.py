@@ -7,7 +7,7 @@ seconds and is done for the user's own model before anything is spent on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 
 from gradus.core import Action, ConfigError, EpisodeStart, GradusError, Observation, PolicyError, Request, Task
 from gradus.core.errors import first_line
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -36,7 +37,7 @@ _LONG_ENOUGH = 400  # tokens of context that the texts above need at most, spell
 _LIMITS = {torch.float64: 1e-6, torch.float32: 2e-3}  # nats, the largest difference; for 16 bits see _limit
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ModelProbe:
     """Largest differences of log-probs in nats. ``sampler``: sampled against plain forward; ``trainer``: scored by
     the trainer against plain forward; ``mean``: the mean of both. ``shared``: whether the trainer computes shared prefixes once;

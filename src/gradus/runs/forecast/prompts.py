@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from gradus.core import EnvironmentSpec, Task
+from gradus.core.frozen import frozen_record
 from gradus.environments.verifiable.items import TableTasks, example_of, mixed
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -23,7 +23,7 @@ _KEY = "model.system_prompt"
 _INSTRUCTION = "instruction"  # the recipe's own line
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TriedPrompt:
     """A system prompt under trial. ``reward``: what the base's greedy answers earn with it, on the same questions for all prompts."""
 
@@ -32,7 +32,7 @@ class TriedPrompt:
     reward: Interval
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PromptTrial:
     """The prompts that were tried, the simplest first. ``fixed``: a person set the prompt, and it stays."""
 

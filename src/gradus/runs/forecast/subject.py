@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError
 from gradus.core.errors import first_line
 from gradus.core.findings import Finding
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
@@ -46,7 +47,7 @@ def from_error(error: GradusError, subject: str = "", remedy: str = "") -> Findi
     return Finding(status="fail", subject=subject, evidence=evidence, remedy=way_out or remedy)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Longest:
     """The longest training sequence among some episodes, in tokens.
 
@@ -62,7 +63,7 @@ class Longest:
     needed: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Circumstances:
     """The circumstances of a run that has not begun.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from gradus.core import ConfigError
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table
 from gradus.environments.verifiable.items import TableTasks
 from gradus.runs.forecast.base_probe import BaseProbe
@@ -49,7 +49,7 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TimePlan:
     """The recipe that fits, its changes, and the seconds planned for each stage, the probe among them.
 

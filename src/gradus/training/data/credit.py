@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from math import fsum, nan
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradus.algorithms import EpisodeRewards, immediate_advantages
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
+from gradus.core.frozen import frozen_record
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples, ints
 
@@ -179,7 +180,7 @@ def _component(reward: Reward, name: str, weight: float) -> float:
     return fsum(added) / weight if added else nan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Channels:
     """Rewards that are credited apart: channel 0 holds what belongs to no span, the others one kind of span each.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gradus.core.frozen import frozen_record
 from gradus.training.data.sequences import TrainingSample
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
@@ -24,7 +25,7 @@ Samples = Sequence[TrainingSample]
 Device = torch.device | str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Tree:
     """The tokens that each token attends to.
 
@@ -58,7 +59,7 @@ class Tree:
         return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(~visible, float("-inf"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Labels:
     """The sampled tokens of a microbatch, flat, length A.
 
@@ -89,7 +90,7 @@ class Labels:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class MicroBatch:
     """One forward and backward pass.
 
@@ -218,7 +219,7 @@ def _split(branch: _Branch, sequences: Samples, budget: int) -> list[_Branch]:
     return parts
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Rows:
     """The suffixes of a microbatch, row by row: the sample, its index, its prefix (number and length), and the two rectangles."""
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError, Episode, TurnTokens
+from gradus.core.frozen import frozen_record
 
 Legal = tuple[tuple[int, ...] | None, ...]
 
@@ -128,7 +129,7 @@ def episode_samples(episode: Episode, *, index: int = 0, group: int | None = Non
     return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode))]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _SampledTurn:
     """``cut``: whether a limit cut the answer."""
 

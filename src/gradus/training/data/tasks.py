@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json
 
 if TYPE_CHECKING:  # a teacher's processes need no torch
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # a teacher's processes need no torch
     from gradus.training.lesson_config import DistillConfig
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class HeldOut:
     """The settings that say which tasks are held out for validation; the defaults are GRPO's."""
 

@@ -13,7 +13,6 @@ import atexit
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
+from gradus.core.frozen import frozen_record
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _SLOWEST = timedelta(
 )  # that the others wait for a process: torch's ten minutes are less than some rollouts take
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TrainingProcess:
     """This process: its number, the count of all, and its own accelerator on this machine (None on a CPU)."""
 

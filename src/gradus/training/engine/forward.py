@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.algorithms import entropy as token_entropy
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.cpu.float32_linear import FastLinear
 from gradus.policies.local.llama_forward import causal_model, decode_hidden, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
@@ -30,7 +30,7 @@ Finish = Callable[[Tensor], Tensor]
 Compare = Callable[[Tensor, Tensor | None, slice], Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TokenScores:
     """``logprobs`` (A,) of the sampled tokens under the sampling distribution, nats, with gradient.
 

@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from gradus.core import GradusError
 from gradus.core.errors import first_line
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.processes import gather, sum_gradients, world
@@ -30,7 +30,7 @@ class TrainingError(GradusError):
     """Training cannot go on: a figure is not finite, or sampler and trainer disagree."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class StepTaken:
     """The gradient's norm before clipping, and the seconds that clipping and the optimizer took."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, average, kl_terms
 from gradus.core import ConfigError, child_seed
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample
@@ -19,7 +19,7 @@ from gradus.training.distributed.processes import share
 from gradus.training.engine.update_figures import part_of_mean
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class UpdatePlan:
     """What one optimizer update trains, and what its losses are divided by; ``local`` alone differs between processes.
 
@@ -104,7 +104,7 @@ def _trains_all(config: GrpoConfig) -> bool:
     return any(other_terms) or config.named.loss not in LOSSES.values()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class BatchTokens:
     """The sampled tokens of a microbatch, (1, A) float32 each, and the denominators of the update.
 

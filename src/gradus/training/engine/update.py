@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
@@ -47,7 +48,7 @@ from gradus.training.engine.update_figures import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class UpdateResult:
     """Figures of all updates on one batch of episodes; those of the losses are means over the tokens of the last pass.
 
@@ -68,7 +69,7 @@ class UpdateResult:
         return None if self.logp_diff is None else self.logp_diff.max
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class UpdateOptions:
     """The settings of an update besides its samples.
 
@@ -87,24 +88,20 @@ class UpdateWatch(Protocol):
 
     def begins(self) -> None:
         """Before the passes."""
-        ...
 
     def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens) -> Tensor:
         """Returns the log-probs (1, A) that the policy's loss of a microbatch takes."""
-        ...
 
     def passed(
         self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
     ) -> None:
         """Between the passes and the optimizer's step."""
-        ...
 
     def moved(self, norm: float) -> None:
         """Behind the optimizer's step."""
-        ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class MinibatchResult:
     """The result of one optimizer update. ``logp_diff``: sampler against trainer; None unless it was the first update."""
 
@@ -167,7 +164,7 @@ def policy_update(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _OldLogprobs:
     """The denominators of the ratio: the sampler's log-probs, or the trainer's from before the first update (sample's index -> (A,))."""
 
@@ -188,7 +185,7 @@ class _OldLogprobs:
         return flat_row([self.stored[index] for index in indexes], logprobs)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class UpdateTrainer:
     """The model and the objective of a step's updates. ``shares``: whether microbatches may share prefixes."""
 
@@ -311,7 +308,7 @@ def run_update(
     return trainer.budget.spend(update, plan.longest)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class BatchFigures:
     """What a microbatch adds to the sums of its update. ``differences``: (A,) of sampler and trainer, absolute."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms import combine_metrics
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Table
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
@@ -25,7 +26,7 @@ _LIBRARY = frozenset({"clip_fraction", "ratio_max", "approx_kl"})  # what the lo
 Differences = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class UpdateSums:
     """The sums over the microbatches of one update, in all processes.
 
@@ -112,7 +113,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class LogpDiff:
     """Absolute differences in nats: the mean, the 99th percentile and the largest."""
 

@@ -8,13 +8,13 @@ and words that stay in a processor's cache, where a pass over them costs little 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.cpu.float32_linear import product
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -80,7 +80,7 @@ def chunked_scores(
     return cast(TokenFigures, figures)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Numbers:
     """How scores are computed: divided by ``temperature``, in ``dtype``; ``bf16_backward``: products of the gradient in bfloat16."""
 

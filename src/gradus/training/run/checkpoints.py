@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, Table
 from gradus.policies.local.export import generation_config, write_model
 from gradus.policies.local.loading import LoadedModel
@@ -33,7 +34,7 @@ _FILES: Any = safetensors  # it has no types
 KEPT = 2  # of the newest checkpoints; a second one is there if the newest is damaged
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Checkpoint:
     """``step``: the last one that was taken. ``offset``: bytes of metrics written then. ``state``: JSON values of the loop."""
 
@@ -47,11 +48,9 @@ class TrainingState(Protocol):
 
     def collect(self) -> Callable[[Path], None]:
         """Gathers what is to be stored, which all processes take part in; returns what writes it to a folder."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Puts weights and optimizer back as they were. Raises StorageError if the files are damaged or of another model."""
-        ...
 
 
 @dataclass(frozen=True)

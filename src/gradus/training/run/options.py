@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gradus.core import Grader, Policy
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import RewardSchedule
@@ -16,7 +16,7 @@ Observer = Callable[[Json], None]
 PushWeights = Callable[[LoadedModel, int], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RunOptions:
     """The observers of a run.
 
@@ -30,7 +30,7 @@ class RunOptions:
     stop: Callable[[], bool] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class GrpoOptions(RunOptions):
     """The observers of a GRPO run, its sampler and its grader.
 
