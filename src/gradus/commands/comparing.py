@@ -34,6 +34,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import verbose
+from gradus.core.values import Json, Table
 
 if TYPE_CHECKING:
     from gradus.core.documents import Results
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 # What makes an evaluation the one that it is.
 _SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k", "until_decided",
          "temperature", "max_new_tokens")  # fmt: skip
-_Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
+_Policies = str | Path | Run | Policy | Sequence[Any] | Json
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -99,7 +100,7 @@ class Scores(Shown):
     spec: EnvironmentSpec
     result: Evaluation
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Table:
         """results.json."""
         return dict(self.result.to_json())
 
@@ -227,7 +228,7 @@ def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[str]
     return None if words == ["all"] else words
 
 
-def _policies_of(names: Mapping[str, Any], spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
+def _policies_of(names: Json, spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.policies.local.shelf import ModelShelf
     from gradus.runs.policies import make_policy, scripted_names
@@ -242,9 +243,9 @@ def _policies_of(names: Mapping[str, Any], spec: EnvironmentSpec, **sampling: An
     return policies
 
 
-def _by_label(*parts: Any) -> dict[str, Any]:
+def _by_label(*parts: Any) -> Table:
     """Name -> policy. What stands twice counts once; raises ConfigError if two policies have one name."""
-    policies: dict[str, Any] = {}
+    policies: Table = {}
     for part in parts:
         for name, policy in _labeled(part):
             if name in policies and policies[name] != policy:
@@ -257,7 +258,7 @@ def _by_label(*parts: Any) -> dict[str, Any]:
 
 def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
-        return list(cast(Mapping[str, Any], policies).items())
+        return list(cast(Json, policies).items())
     is_one = isinstance(policies, str) or hasattr(policies, "start") or not isinstance(policies, Iterable)
     several: Iterable[Any] = [policies] if is_one else cast(Iterable[Any], policies)
     return [(_label(policy), policy) for policy in several]
@@ -292,7 +293,7 @@ class Comparison(Shown):
             Text("\n".join(["settings that differ:", *(lines or ["  none"])])),
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Table:
         """The document, in the form of results.json, with the settings."""
         return {**self.document, "settings": {key: dict(values) for key, values in self.settings.items()}}
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gradus.commands.output import CommandCall, Shown, show
+from gradus.core.frozen import frozen_record
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 After = Callable[[Any, CommandCall], int | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class CommandEntry:
     """A command: its function, what is said after it, and whether its result is shown as tables or JSON.
 

@@ -16,6 +16,7 @@ from gradus.commands.entries import command
 from gradus.commands.options import WORD, Data, known_options
 from gradus.commands.output import JSON_FILE, CommandCall, Listing, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task
+from gradus.core.values import Table
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def roll_out(
     return roll(spec, policy, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 
-class EnvironmentFacts(Shown, dict[str, Any]):
+class EnvironmentFacts(Shown, Table):
     """One environment: graders, conditions, policies, teacher."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Table:
         """The dict itself."""
         return self
 

@@ -7,7 +7,7 @@ Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -16,9 +16,10 @@ from cyclopts.validators import Number
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
+from gradus.core.values import Json
 
 LORA = "true"  # the value of --lora without one
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Json]
 Data = str | Path | EnvironmentSpec | type | Rows
 
 
@@ -135,7 +136,7 @@ class StageOptions(TypedDict, total=False):
     recipe: Recipe
     rewards: Rewards
     settings: Annotated[
-        Mapping[str, Any] | Sequence[str],
+        Json | Sequence[str],
         WORDS,
         Parameter(
             name=("--set", "-s"),

@@ -9,11 +9,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gradus.core.frozen import frozen_record
 from gradus.core.printing import printable, quiet
+from gradus.core.values import Json
 
 _FRAME = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
 
@@ -21,11 +22,11 @@ _FRAME = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;l
 JSON_FILE: ContextVar[str | None] = ContextVar("JSON_FILE", default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class CommandCall:
     """One call of a command, as it was typed. ``values``: every parameter; ``flags``: the option of each parameter that was typed."""
 
-    values: Mapping[str, Any]
+    values: Json
     flags: Mapping[str, str]
 
     def __getitem__(self, name: str) -> Any:

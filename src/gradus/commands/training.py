@@ -31,6 +31,7 @@ from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
 from gradus.core.findings import EXIT_CODES, Finding, worst
 from gradus.core.printing import quiet
+from gradus.core.values import Json
 
 if TYPE_CHECKING:
     from gradus.runs.job import Job
@@ -300,7 +301,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     source = None if data is None else environment_of(data)
     rewards = choose_rewards(options.get("rewards", ()))
 
-    def job_with(changes: Mapping[str, Any]) -> Job:
+    def job_with(changes: Json) -> Job:
         recipe = load_recipe(
             source,
             path=None if path is None else Path(path),

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from gradus.core.errors import ConfigError, StorageError
 from gradus.core.files import read_json
+from gradus.core.values import Table
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -206,7 +207,7 @@ class CheckRecord(TypedDict, extra_items=Any):
     name: str
     status: Literal["pass", "fail", "unresolved", "skip"]
     evidence: str
-    measured: dict[str, Any]
+    measured: Table
     remedy: NotRequired[str]  # of one that fails
 
 
@@ -252,7 +253,7 @@ class AuditRecord(TypedDict, extra_items=Any):
     seed: int
     points: list[AuditPoint]
     exploit: AuditExploit | None
-    review: list[dict[str, Any]]  # accepted answers that a person has to judge
+    review: list[Table]  # accepted answers that a person has to judge
     checks: list[CheckRecord]
     hack: AuditHack | None
 
@@ -319,14 +320,14 @@ class Description(TypedDict, extra_items=Any):
     graders: dict[str, GraderDescription]
     conditions: dict[str, str]
     reference: NotRequired[Reference]
-    run: NotRequired[dict[str, Any]]  # facts of the run, name to value
+    run: NotRequired[Table]  # facts of the run, name to value
 
 
 class ShownMember(TypedDict, extra_items=Any):
     """One episode as a report draws it; docs/report.md says what its turns and its view hold."""
 
-    turns: list[dict[str, Any]]
-    view: dict[str, Any] | None
+    turns: list[Table]
+    view: Table | None
 
 
 class ShownGroup(TypedDict, extra_items=Any):
@@ -344,19 +345,19 @@ class ShownEpisodes(TypedDict):
     schema: int
     environment: str
     entries: list[ShownGroup]
-    listed: NotRequired[list[dict[str, Any]]]
+    listed: NotRequired[list[Table]]
 
 
 class StageRecord(TypedDict):
     """One stage in ``manifest.json``. ``data``, ``code`` and ``outputs``: digests by name; ``seconds`` add up over resumed tries."""
 
-    settings: dict[str, Any]
+    settings: Table
     data: dict[str, str]
     code: dict[str, str]
     outputs: dict[str, str]
     done: bool
     seconds: float
-    cost: dict[str, Any]
+    cost: Table
 
 
 class ManifestDocument(TypedDict, extra_items=Any):

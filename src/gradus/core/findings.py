@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from gradus.core.frozen import frozen_record
 
 Status = Literal["pass", "note", "open", "warn", "fail"]
 
@@ -15,7 +16,7 @@ SCALE: tuple[Status, ...] = ("pass", "note", "open", "warn", "fail")
 EXIT_CODES: Mapping[Status, int] = {"pass": 0, "note": 0, "warn": 0, "fail": 1, "open": 3}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Finding:
     """What one check says of its subject.
 

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from math import ceil
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from gradus.core.errors import OutOfTime
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Table
 
 T = TypeVar("T")
 STEP_SECONDS = 300.0  # of one call of an environment, unless its stepping says otherwise
@@ -27,7 +28,7 @@ _AGAIN = 1.0  # seconds after which a call that swallowed its end is ended again
 _LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep, "<")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class GraderSeconds:
     """Seconds that one call of a grader or of a reward function may take. Training, evaluation and audit read them here."""
 
@@ -138,7 +139,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def _in_thread(seconds: float, what: str, call: Callable[[], T]) -> T:
-    outcome: dict[str, Any] = {}
+    outcome: Table = {}
     context = contextvars.copy_context()
 
     def work() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gradus.core.errors import GradusError
+from gradus.core.frozen import frozen_record
 
 BROKE = "US dollars is used up"  # ends the error of a request for which there was no money left
 
@@ -15,7 +16,7 @@ class OutOfMoney(GradusError):
     """Something could cost more than what is left."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Price:
     """US dollars per million tokens."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from gradus.core.frozen import frozen_record
 from gradus.core.records import Action, Episode, Message, Observation, Reward, Task
+from gradus.core.values import Json
 
 
 @runtime_checkable
@@ -24,7 +26,7 @@ class Environment(Protocol):
         ...
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Public state, JSON values: at least ``episode_id`` and ``step_count``. Never hidden state."""
         ...
 
@@ -36,7 +38,7 @@ class Environment(Protocol):
         """Take a policy's answer: a text, or with tools perhaps a :class:`Message`. An answer that cannot be parsed is a counted invalid action, not an error."""
         ...
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """Return what may be known after the end, hidden truth included, as JSON values; graders and reports read it."""
         ...
 
@@ -45,7 +47,7 @@ class Environment(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class EpisodeStart:
     """The start of an episode, as a policy learns it before the first turn.
 
@@ -60,11 +62,11 @@ class EpisodeStart:
     group: int
     member: int
     environment: Environment
-    tools: tuple[Mapping[str, Any], ...] = ()  # what the policy can call in this episode, as JSON schemas
+    tools: tuple[Json, ...] = ()  # what the policy can call in this episode, as JSON schemas
     by_content: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Request:
     """``row`` is the episode's index in the list that ``Policy.start`` was given."""
 

@@ -6,10 +6,12 @@ All records are frozen. They hold plain Python values, so that core depends on n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from math import fsum
 from typing import Any
+
+from gradus.core.frozen import frozen_record
 
 LARGEST_REWARD = 1e100  # squares of larger ones add up to infinity, and every advantage would be 0
 
@@ -28,7 +30,7 @@ class StopReason(StrEnum):
 FAULTS = (StopReason.BROKEN, StopReason.FAILED)  # nobody should learn such an episode from a teacher
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Task:
     """One thing to solve: an environment, a condition's name, a seed, and further options of reset.
 
@@ -42,7 +44,7 @@ class Task:
     id: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Span:
     """A named stretch of an action's text: characters ``start`` to ``end``, end exclusive."""
 
@@ -51,7 +53,7 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ToolCall:
     """One call of a tool: characters ``start`` to ``end`` of the action's text, end exclusive.
 
@@ -68,7 +70,7 @@ class ToolCall:
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Message:
     """One message of a conversation. ``role`` is system, user, assistant or tool.
 
@@ -82,7 +84,7 @@ class Message:
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Asked:
     """A call of a foreign agent, beside its messages: what it offers, and limits on the answer.
 
@@ -105,7 +107,7 @@ class Asked:
     parallel: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Observation:
     """One thing that an environment shows.
 
@@ -140,7 +142,7 @@ class Observation:
         return self.messages or self.text
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TurnTokens:
     """The exact tokens of one turn.
 
@@ -159,7 +161,7 @@ class TurnTokens:
     legal: tuple[tuple[int, ...] | None, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Usage:
     """The cost of one action. Money is in US dollars, None if the price is unknown."""
 
@@ -168,7 +170,7 @@ class Usage:
     cost: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Failure:
     """An error captured at a boundary. ``stage`` is reset, act, step, outcome or store."""
 
@@ -177,7 +179,7 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Action:
     """A policy's answer. ``failure`` set means that this row could not act; its episode ends, the others go on.
 
@@ -202,7 +204,7 @@ class Action:
         return cls(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RewardTerm:
     """The weighted amount ``value`` that ``component`` adds to the reward, for a turn or for a span of it.
 
@@ -216,7 +218,7 @@ class RewardTerm:
     immediate: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Turn:
     """One exchange: what was observed, what was answered, and what the environment made of it."""
 
@@ -244,7 +246,7 @@ class Turn:
         return self.messages or self.observation
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Reward:
     """A grader's verdict on one episode.
 
@@ -272,7 +274,7 @@ def _sum_of(terms: Sequence[RewardTerm]) -> float:
     return fsum(term.value for term in terms)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Episode:
     """One task taken by one policy, from reset to end. ``outcome`` holds what may be known once it is over, hidden truth included."""
 
@@ -298,7 +300,7 @@ class Episode:
         return fsum(rewards) if rewards else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Group:
     """Episodes of one task that share everything but what the policy did."""
 

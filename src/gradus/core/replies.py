@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import httpx  # which openai 2.54 is made of, the release that verifiers needs
 import httpx2  # which openai 3.51 is made of
+
+from gradus.core.frozen import frozen_record
 
 LARGEST = 16 << 20  # bytes of one reply
 _MOST_TOKENS = 1 << 40  # of one reply; a server that says more cannot be believed
@@ -15,7 +16,7 @@ UNREADABLE = (ValueError, RecursionError)  # what a body raises that is not JSON
 _PLAIN = {"Accept-Encoding": "identity"}  # a few packed bytes could fill the memory
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ChatReply:
     """The first choice of a chat completion. ``tokens``: of prompt and answer, None if the server does not say them."""
 

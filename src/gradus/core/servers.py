@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
+
+from gradus.core.values import Json, Table
 
 T = TypeVar("T")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -38,7 +40,7 @@ class ChatOptions:
         self._renamed: dict[str, str] = {}
         self._left_out: set[str] = set()
 
-    async def ask(self, create: Callable[[dict[str, Any]], Awaitable[T]], options: Mapping[str, Any]) -> T:
+    async def ask(self, create: Callable[[Table], Awaitable[T]], options: Json) -> T:
         """Return what ``create`` gives for these options; ask otherwise if the server does not support one of them."""
         import openai
 
@@ -50,7 +52,7 @@ class ChatOptions:
                 if not self._learn(body, refusal):
                     raise
 
-    def _accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _accepted(self, options: Json) -> Table:
         """Return the options as they are to be sent now; those that are None are left to the server."""
         return {
             self._renamed.get(name, name): value
@@ -58,7 +60,7 @@ class ChatOptions:
             if value is not None and name not in self._left_out
         }
 
-    def _learn(self, sent: Mapping[str, Any], refusal: Exception) -> bool:
+    def _learn(self, sent: Json, refusal: Exception) -> bool:
         """Return True if ``refusal`` names an option of ``sent`` that :meth:`_accepted` now gives otherwise: ask again then."""
         # All that the server answered; the exception's own text has the message alone.
         answer = str(getattr(refusal, "body", None) or refusal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from hashlib import blake2b
 from math import fsum, inf
@@ -13,13 +13,14 @@ from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
 from gradus.core.foreign import STEP_SECONDS, batch_seconds, within
+from gradus.core.frozen import frozen_record
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
-from gradus.core.values import number_of
+from gradus.core.values import Json, Table, number_of
 from gradus.core.waiting import settled
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Grader:
     """A named, versioned way to grade stored episodes.
 
@@ -101,18 +102,18 @@ class Grader:
         return Reward(grader=self.name, value=value, components={component: value}, terms=tuple(terms))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Condition:
     """A named list of evaluation seeds with reset options. ``cluster`` maps an episode to its hidden unit, if several share one."""
 
     name: str
     seeds: Sequence[int]
     summary: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Json = field(default_factory=Table)
     cluster: Callable[[Episode], str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Panel:
     """Policies by the role they have in an audit. ``ladder`` goes from worst to best and ends with teacher and ceiling."""
 
@@ -128,7 +129,7 @@ class Panel:
         object.__setattr__(self, "reflexes", tuple(self.reflexes) or (self.ladder[0],))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Vocabulary:
     """The words of a nano tokenizer.
 
@@ -140,7 +141,7 @@ class Vocabulary:
     pieces: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ViewPanel:
     """One picture of an episode, as data. ``kind`` is one of
 
@@ -161,7 +162,7 @@ class ViewPanel:
     body: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class EpisodeView:
     """The drawing of one episode; reports draw it without knowing the environment."""
 
@@ -170,7 +171,7 @@ class EpisodeView:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Presentation:
     """The looks of an environment; nothing here changes an episode or its reward.
 
@@ -182,10 +183,10 @@ class Presentation:
     view: Callable[[Episode], EpisodeView] | None = None
     curves: Callable[[Episode], Mapping[str, Sequence[float | None]]] | None = None
     watched: Mapping[str, str] = field(default_factory=dict[str, str])
-    reference: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    reference: Json = field(default_factory=Table)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Language:
     """The language of the answers. ``vocabulary``: the words of a nano model's tokenizer, needed to make one.
 
@@ -196,7 +197,7 @@ class Language:
     grammar: Sequence[Sequence[str]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AuditHints:
     """Hints for an audit. Without them it tries random, constant and searched answers.
 
@@ -210,7 +211,7 @@ class AuditHints:
     hidden: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Stepping:
     """Settings of resets and steps. Coroutines always run beside each other; other calls do so with ``threads``.
 
@@ -240,7 +241,7 @@ class Stepping:
         return self.step_seconds or self.episode_seconds or STEP_SECONDS
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class EnvironmentSpec:
     """One environment: what is needed to run and grade an episode. The last three fields are for those who want more.
 

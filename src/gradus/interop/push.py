@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, Costs, Results, read_document
 from gradus.core.errors import first_line
 from gradus.core.files import read_text
+from gradus.core.frozen import frozen_record
 from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
 from gradus.policies.local.model_card import CardContents, Question, model_card, plain_prompt, renamed_card
@@ -33,7 +33,7 @@ _CLAIM = ("results.json", "audit.json", "audit.html", "costs.json", "doctor.json
 _LEFT_OUT = (".part", ".pyc", ".lock")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PushPlan:
     """Exactly what would be uploaded: path -> a file on disk, or the text that was written for the occasion (the card)."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any
 
 from gradus.core import (
     Action,
@@ -17,6 +16,7 @@ from gradus.core import (
     Request,
     child_rng,
 )
+from gradus.core.values import Table
 
 
 class Script:
@@ -24,7 +24,7 @@ class Script:
 
     def __init__(self, name: str, start: EpisodeStart) -> None:
         self.start = start
-        self.memory: dict[str, Any] = {}
+        self.memory: Table = {}
         self._name = name
 
     @cached_property

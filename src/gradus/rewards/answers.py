@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 from pathlib import Path
 
 from gradus.core.calls import without_thoughts
+from gradus.core.frozen import frozen_record
 from gradus.sandbox.worker import Worker, WorkerLimit
 
 _CHARACTERS = str.maketrans({
@@ -52,7 +52,7 @@ _NO_UNIT = re.compile(
 _LONGEST = 300  # characters
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Number:
     """One exact value. ``percent``: it was written as one, and ``value`` is what stands before the sign.
 
@@ -168,7 +168,7 @@ _LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
 _MOST_MARKS = 50  # marked answers that are compared by value
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AnswerReading:
     """The answer that a completion commits to. ``text`` is None without one, and then ``problem`` says why."""
 

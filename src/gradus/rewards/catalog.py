@@ -8,13 +8,15 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradus.core import ConfigError
+from gradus.core.frozen import frozen_record
 from gradus.core.naming import did_you_mean, import_object
+from gradus.core.values import Json, Table
 from gradus.rewards import functions
 from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
@@ -44,7 +46,7 @@ class RewardConfig(BaseModel):
 
     function: str = Field(description="A built-in, `module:function`, or `FILE.py:function`.")
     weight: float = Field(default=1.0, description="What its values are multiplied by.")
-    settings: dict[str, Any] = Field(
+    settings: Table = Field(
         default_factory=dict, description="What the built-in's maker gets (`length`: limit; `style`: pattern)."
     )
 
@@ -97,7 +99,7 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
     return pairs
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RewardChoice:
     """The rewards of one call: what a recipe stores of them, and the functions that were handed over as objects, by that name."""
 
@@ -131,7 +133,7 @@ def load_rewards(
     return Rewards(pairs, messages=messages)
 
 
-def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardFunction:
+def find_reward(name: str, settings: Json | None = None) -> RewardFunction:
     """Returns a built-in by name, or ``module:function`` or ``file.py:function`` for one's own."""
     settings = settings or {}
     if name in BUILT_IN:
@@ -155,7 +157,7 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
     return _with_settings(name, function, settings) if settings else cast(RewardFunction, function)
 
 
-def _with_settings(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> RewardFunction:
+def _with_settings(name: str, make: Callable[..., Any], settings: Json) -> RewardFunction:
     try:
         return make(**settings)
     except TypeError as error:

@@ -7,13 +7,14 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from gradus.core import ConfigError, GradingError
+from gradus.core.values import Json
 from gradus.rewards.answers import without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 from gradus.sandbox.command import Finished, run_python
@@ -123,7 +124,7 @@ def _score(run: Run, text: str, tests: Any) -> float | Exception | None:
         return error
 
 
-def _passed(code: str, tests: Sequence[Mapping[str, Any]], run: Run) -> list[bool]:
+def _passed(code: str, tests: Sequence[Json], run: Run) -> list[bool]:
     for test in tests:
         if ({"call", "expected"} <= set(test)) == ("stdout" in test):
             raise GradingError(f"a test has call and expected, or stdin and stdout, got {str(test)[:100]}")

@@ -22,19 +22,20 @@ from typing import Any, cast
 from gradus.core import ConfigError
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
+from gradus.core.frozen import frozen_record
 from gradus.core.records import LARGEST_REWARD
-from gradus.core.values import number_of
+from gradus.core.values import Json, Table, number_of
 from gradus.core.waiting import settled
 from gradus.rewards.conventions import GOLD_COLUMNS, as_trl
 
-Messages = list[dict[str, Any]]
-Columns = Mapping[str, Any]  # of one row of the data, by name
+Messages = list[Table]
+Columns = Json  # of one row of the data, by name
 Weights = Mapping[str, float]  # by component
 Values = Sequence[float | None]
 RewardFunction = Callable[..., Values | Awaitable[Values]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Completion:
     """One answer that reward functions score. ``columns`` are the data set's, ``answer`` among them.
 
@@ -44,13 +45,13 @@ class Completion:
     prompt: str
     completion: str
     system_prompt: str = ""
-    columns: Columns = field(default_factory=dict[str, Any])
+    columns: Columns = field(default_factory=Table)
     completion_ids: tuple[int, ...] = ()
-    messages: tuple[Mapping[str, Any], ...] = ()
+    messages: tuple[Json, ...] = ()
     chat: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ScoredCompletion:
     """The rewards of one completion. ``value`` is the sum of ``terms``, or None, and then ``error`` says why.
 
@@ -279,12 +280,12 @@ class Rewards:
         mistaken = isinstance(error, TypeError | AttributeError) and any(word in str(error) for word in words)
         return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}", mistaken=mistaken)
 
-    def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> dict[str, Any]:
+    def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> Table:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
         columns: dict[str, None] = {}  # rows may lack some, which are None there
         for row in rows:
             columns.update(dict.fromkeys(row.columns))
-        arguments: dict[str, Any] = {}
+        arguments: Table = {}
         for column in columns:
             arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
         messages = self._forms.get(name, self.messages)

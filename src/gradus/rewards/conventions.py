@@ -13,13 +13,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from gradus.core.values import Json, Table
+
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
 GOLD_COLUMNS = {*_GOLD, "solution"}  # what functions of all completions call the column of gold answers
 _INSPECT = "__registry_info__"  # what Inspect's decorators leave on a function
 _MODEL = "gradus/policy"  # a name, as a state of Inspect has one
 _COLUMN: tuple[type[Any], ...] = (list, tuple)
-_EMPTY: Mapping[str, Any] = {"data_source": "", "extra_info": {}, "info": {}, "state": {}, "task": ""}
+_EMPTY: Json = {"data_source": "", "extra_info": {}, "info": {}, "state": {}, "task": ""}
 
 
 def as_trl(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +102,7 @@ async def _awaited(results: Sequence[Any]) -> list[Any]:
     return [_number(result) for result in await asyncio.gather(*results)]
 
 
-def _arguments(function: Callable[..., Any], row: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(function: Callable[..., Any], row: Json) -> Table:
     """Returns the arguments that the function names, out of what is known of a completion; its text and gold answer may have other names."""
     parameters = inspect.signature(function).parameters
     text = next(name for name in _TEXT if name in parameters)
@@ -116,5 +118,5 @@ def _arguments(function: Callable[..., Any], row: Mapping[str, Any]) -> dict[str
 def _number(result: Any) -> Any:
     """The score of a result; verl may return a record of it."""
     if isinstance(result, Mapping):
-        result = cast(Mapping[str, Any], result).get("score")
+        result = cast(Json, result).get("score")
     return float(result) if isinstance(result, bool) else result

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from gradus.core import ConfigError
 from gradus.core.calls import without_thoughts
 from gradus.core.files import read_json
+from gradus.core.values import Json
 from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, read_final, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
@@ -216,7 +217,7 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
     return matches
 
 
-def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -> RewardFunction:
+def json_schema(schema: Json | str, *, name: str = "json_schema") -> RewardFunction:
     """1 if the answer (the marked one, else all outside the reasoning) is JSON that fits the schema, else 0.
 
     ``schema`` is a JSON schema or the path of a file that holds one. Raises StorageError for a file that cannot be read.

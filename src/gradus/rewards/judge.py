@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, GradingError
 from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
+from gradus.core.frozen import frozen_record
 from gradus.core.money import Account, OutOfMoney, Price
 from gradus.core.servers import ChatOptions
 from gradus.rewards.compose import completion_text
@@ -37,7 +38,7 @@ Row = tuple[str, str, str | None]  # question, answer and gold answer
 _SCORE = re.compile(r'(?<!\\)"score"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)')
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Score:
     """One reply of the judge. ``value`` is None if it gave no score, and ``error`` says why; ``cost`` in US dollars."""
 

@@ -7,12 +7,13 @@ is killed and resumed has exactly the weights of the unbroken one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, Grader
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Json, Table
 from gradus.rewards.compose import Weights
 from gradus.rewards.grading import reweigh, tell_steps_taken
 
@@ -59,7 +60,7 @@ class AdaptiveConfig(BaseModel):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class StepPlan:
     """Settings of one optimizer step. ``lr`` None: as configured. ``reset_optimizer``: forget its moments first."""
 
@@ -150,11 +151,11 @@ class RewardSchedule:
                 success = self._success(name, components.get(name))
                 self._weights[name] = adapt(weight, success, first[name], self._adaptive)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Table:
         """Returns JSON values for ``restore``. That the settings are still the same is the manifest's to say."""
         return {"step": self._step, "weights": dict(self._weights)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
         weights = {name: float(weight) for name, weight in state["weights"].items()}
         if weights.keys() != self._base.keys():

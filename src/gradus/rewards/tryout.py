@@ -8,20 +8,22 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import fsum
 from pathlib import Path
 from typing import Any, cast
 
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Table
 from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Tryout:
     """Scores of all completions, in order, and the errors on the way."""
 
@@ -42,11 +44,11 @@ class Tryout:
                 by_name.setdefault(name, []).append(value)
         return {name: _mean(values) for name, values in by_name.items()}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Table]:
         """One JSON record a completion: the answer that was read, each component, the value, the error."""
-        rows: list[dict[str, Any]] = []
+        rows: list[Table] = []
         for completion, scored in zip(self.completions, self.scored, strict=True):
-            row: dict[str, Any] = {"completion": completion.completion}
+            row: Table = {"completion": completion.completion}
             row["read"] = read_answer(completion.completion).text
             row["components"] = dict(scored.components)
             row["value"] = scored.value

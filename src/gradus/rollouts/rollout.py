@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from math import fsum
 
@@ -23,6 +22,7 @@ from gradus.core import (
     Session,
     Task,
 )
+from gradus.core.frozen import frozen_record
 from gradus.rollouts.grading import grade_episodes, lowest_reward
 from gradus.rollouts.stepping import Stepper
 from gradus.rollouts.under_way import UnderWay, make_environment, unequal_starts
@@ -31,7 +31,7 @@ MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
 Progress = Callable[[float, int], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RolloutResult:
     """Groups that were rolled out and graded, one per task in the order of the tasks.
 
@@ -118,7 +118,7 @@ def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int,
     return max(1, most // group_size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Rollout:
     """The settings of all batches, and the ``seconds`` that their parts take."""
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired
@@ -19,10 +18,11 @@ from typing_extensions import TypedDict
 from gradus.core import Episode, StorageError
 from gradus.core.documents import checked, first_problem
 from gradus.core.files import as_bytes, pack, read_lines, write_lines
-from gradus.core.values import plain
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Json, Table, plain
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class EpisodeFile:
     """The contents of a file of episodes. ``problems``: a sentence for each line that could not be read."""
 
@@ -35,12 +35,12 @@ class EpisodeFile:
 _EPISODES = TypeAdapter(Episode)
 
 
-def encode(episode: Episode) -> dict[str, Any]:
+def encode(episode: Episode) -> Table:
     """Return an episode as plain values; fields that hold their default are left out."""
     return _EPISODES.dump_python(episode, exclude_defaults=True, warnings=False)
 
 
-def decode(data: Mapping[str, Any]) -> Episode:
+def decode(data: Json) -> Episode:
     """Return the episode that :func:`encode` wrote. Raises ValueError for anything else."""
     return _EPISODES.validate_python(data)
 

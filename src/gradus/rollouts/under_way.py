@@ -7,7 +7,7 @@ policy gave is checked before it becomes part of an episode: later it could only
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
@@ -32,11 +32,11 @@ from gradus.core import (
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import FAULTS, LARGEST_REWARD
-from gradus.core.values import check_unicode, number_of, plain
+from gradus.core.values import Json, Table, check_unicode, number_of, plain
 from gradus.core.waiting import blocking, settled
 from gradus.rollouts.stepping import Call
 
-Start = Mapping[str, Any]
+Start = Json
 """What a policy can know before it answers, by name."""
 
 
@@ -54,7 +54,7 @@ class UnderWay:
     missing: tuple[type[BaseException], ...] = ()
     outcome_seconds: float = STEP_SECONDS
     system_prompt: str = ""
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Json, ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
     stop: StopReason | None = None
     failure: Failure | None = None
@@ -143,7 +143,7 @@ class UnderWay:
 
     def closed(self, policy: str) -> Episode:
         """Return the episode as it ended, not graded."""
-        outcome: dict[str, Any] = {}
+        outcome: Table = {}
         if self.stop not in FAULTS:
             try:
                 answer = within(
@@ -219,7 +219,7 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
         raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(value.messages)}")
     for text in (value.text, *(message.content for message in value.messages)):
         check_text(text, f"the text that {method} gave")
-    fields: dict[str, Any] = {"reward": _reward(value.reward, method)}
+    fields: Table = {"reward": _reward(value.reward, method)}
     for name in ("terminated", "truncated", "restart", "action_valid"):
         fields[name] = bool(getattr(value, name))  # JSON does not know numpy's truth values
     if not plain_data:

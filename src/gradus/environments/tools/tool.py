@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault
-from gradus.core.values import Json
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Json, Table
 from gradus.environments.tools.schema import function_schema
 from gradus.sandbox.command import run_python
 
 _SHOWN = 4000  # characters of output that a model reads
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Tool:
     """A function that a policy can call. ``schema`` is OpenAI's: ``{"type": "function", "function": {"name", ...}}``."""
 
@@ -120,7 +120,7 @@ def _nullable(schema: Any) -> Any:
         return [_nullable(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
-    plain = {key: _nullable(value) for key, value in cast(dict[str, Any], schema).items()}
+    plain = {key: _nullable(value) for key, value in cast(Table, schema).items()}
     if plain.get("nullable") is True and isinstance(plain.get("type"), str):
         plain["type"] = [plain["type"], "null"]
     return plain

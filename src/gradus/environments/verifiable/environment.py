@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
+from gradus.core.frozen import frozen_record
 from gradus.core.values import Json, plain
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
@@ -15,7 +15,7 @@ from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answ
 _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("reasoning", "answer")}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Judgement:
     """What a judge says of an answer.
 

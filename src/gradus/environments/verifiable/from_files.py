@@ -15,7 +15,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from gradus.core import ConfigError, EnvironmentSpec, StorageError
 from gradus.core.files import read_json_lines, read_text, similar_file
+from gradus.core.frozen import frozen_record
 from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
@@ -34,7 +35,7 @@ _HUB_SECONDS = 10.0  # for the one question whether the hub answers and has the 
 _QUOTED = str.maketrans({character: quote(character) for character in "%&+= "})
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class DataSource:
     """A data set as named on a command line. ``kind`` is gsm8k, jsonl, csv, parquet or hf; ``place`` a path or a hub name.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Json, Table
 from gradus.rewards.answers import gold_answer
 
 SYSTEM_PROMPT = (
@@ -21,7 +23,7 @@ SPLITS = ("train", "in-distribution", "held-out", "harder")
 TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds of conditions lie below
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Item:
     """One task.
 
@@ -36,7 +38,7 @@ class Item:
     question: str
     answer: str
     worked: str | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    columns: Json = field(default_factory=Table)
     system: str | None = None
     content: str | None = None
     chat: bool = False

@@ -6,11 +6,11 @@ privileged: they ask the environment for its outcome before it is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
-from typing import Any
 
 from gradus.core import ConfigError, Observation, Policy
+from gradus.core.values import Json
 from gradus.environments.verifiable.arithmetic import guesses, one_short, solve, work
 from gradus.policies.scripted import Answer, FunctionPolicy, Script, policy_factory
 
@@ -109,7 +109,7 @@ def by_share(name: str, answer: Callable[[float], Answer]) -> Callable[[str | No
     return make
 
 
-def outcome_of(script: Script) -> Mapping[str, Any]:
+def outcome_of(script: Script) -> Json:
     """Returns what the environment knows of its task before the answer."""
     return script.start.environment.outcome()
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeGuard, cast
 
 from gradus.core import ConfigError
+from gradus.core.frozen import frozen_record
 from gradus.core.printing import quiet
-from gradus.core.values import check_unicode, plain
+from gradus.core.values import Json, Table, check_unicode, plain
 from gradus.environments.verifiable.items import Item
 
-Row = Mapping[str, Any]
+Row = Json
 QUESTIONS = ("question", "prompt", "text")
 # Names that mean the right answer and nothing else.
 ANSWERS = ("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey", "label")
@@ -22,7 +22,7 @@ _LONGEST = 2**20  # letters of a cell
 _SYSTEM_ROLES = ("system", "developer")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Columns:
     """The columns of a table of rows. ``answer`` is empty if the rows have no gold answers; ``worked`` need not be there."""
 
@@ -177,7 +177,7 @@ def cell_text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def is_chat(cell: Any) -> TypeGuard[list[dict[str, Any]]]:
+def is_chat(cell: Any) -> TypeGuard[list[Table]]:
     """True for chat messages, one at least."""
     parts = cast(list[Any], cell) if isinstance(cell, list) else []
     return bool(parts) and all(isinstance(part, Mapping) for part in parts)
@@ -223,7 +223,7 @@ def read_content(content: Any) -> str:
     for part in cast(list[Any], content):
         kind = "text" if isinstance(part, str) else type(part).__name__
         if isinstance(part, dict):
-            part = cast(dict[str, Any], part)
+            part = cast(Table, part)
             kind, part = part.get("type", "text"), part.get("text")
         if kind != "text" or not isinstance(part, str):
             raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -25,6 +25,7 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
+from gradus.core.frozen import frozen_record
 from gradus.environments.options import known_options
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
@@ -44,7 +45,7 @@ _FREQUENT = 2000  # words of a vocabulary
 TrueReward = Callable[[Episode], float | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Answering:
     """The ways in which the tasks of a source are answered.
 

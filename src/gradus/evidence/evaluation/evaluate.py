@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Table
 from gradus.evidence.evaluation.records import Method, Pairing, Runs, condition_record
 from gradus.evidence.evaluation.summary import REWARD, Figures, figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
@@ -24,7 +25,7 @@ Pair = tuple[str, str]
 _Growing = Mapping[str, dict[str, list[Episode]]]  # rollouts while episodes come in
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Evaluation:
     """An evaluation: its document and its episodes. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
 
@@ -128,7 +129,7 @@ def _check(
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Rolling:
     """What an evaluation rolls out: the policies on the tasks of each condition, ``samples`` times each."""
 
@@ -211,7 +212,7 @@ def compare(
     grade them. ``pass_k``: for each k the figure ``pass@k``, from all episodes of a seed. ``looks_planned``: how often the episodes are looked
     at while they come in.
     """
-    by_seed: dict[str, Any] = {}
+    by_seed: Table = {}
     for condition, policies in rollouts.items():
         by_seed[condition] = {name: {0: episodes} for name, episodes in policies.items()}
     method = Method(looks=looks_planned, power=power, pass_k=pass_k)

@@ -6,7 +6,6 @@ Of several training seeds the intervals are over seeds and tasks at once (gradus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import Condition
@@ -17,6 +16,8 @@ from gradus.core.documents import (
     PairFigures,
     PolicyFigures,
 )
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Table
 from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, mean, rounded
 from gradus.stats import (
     ERROR,
@@ -34,7 +35,7 @@ Runs = Mapping[int, Figures]
 """The figures of a policy by training seed; a policy that no training seed changes has one."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Method:
     """How records are computed. ``pairs``: so many differences stand together; ``looks``: so often each is looked at.
 
@@ -83,7 +84,7 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
     figures = list(runs.values())
     tasks, clusters = _shared(figures)
     record: Any = {}
-    groups: dict[str, Any] = {"components": {}, "curves": {}}
+    groups: Table = {"components": {}, "curves": {}}
     for key in _keys(figures):
         rows = [_row(run, key, tasks) for run in figures]
         level = level_of(looks=method.looks)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum, isfinite
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import TokenCosts, check_metrics
+from gradus.core.frozen import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.records import FAULTS
+from gradus.core.values import Table
 from gradus.rollouts.grading import ask_environment
 from gradus.stats import pass_at_k
 
@@ -36,7 +37,7 @@ class Key(NamedTuple):
 REWARD, TRUE_REWARD = Key("measures", "reward"), Key("measures", "true_reward")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Figures:
     """The numbers of one policy under one condition and one grader. Lists run over the tasks: means of a task's samples."""
 
@@ -182,7 +183,7 @@ def _ask(what: str, function: Callable[[Episode], T], episode: Episode) -> T | N
     return answer
 
 
-def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
+def counts(episodes: Sequence[Episode]) -> Table:
     """Returns the counts of a policy's record: how many episodes there are, what went missing, and what they cost."""
     stops = Counter(episode.stop for episode in episodes)
     failures = [episode.failure for episode in episodes if episode.failure]
@@ -190,7 +191,7 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
     finished = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
     invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
-    record: dict[str, Any] = {
+    record: Table = {
         "episodes": len(episodes),
         "failed": stops[StopReason.FAILED],
         "broken": stops[StopReason.BROKEN],

@@ -12,7 +12,7 @@ import os
 import resource
 import secrets
 import threading
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +22,9 @@ from typing import Any
 import uvicorn
 
 from gradus.core import Asked, EnvironmentFault, Message
+from gradus.core.frozen import frozen_record
 from gradus.core.servers import LOOPBACK
+from gradus.core.values import Json, Table
 from gradus.interop.servers import listen, server_config, url
 from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
@@ -85,7 +87,7 @@ class PendingCall:
         return True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Ended:
     """The end of the agent: what it returned, or what went wrong."""
 
@@ -104,7 +106,7 @@ class Inbox:
     def __init__(self) -> None:
         self.key = secrets.token_urlsafe(24)
         self.refusals: list[str] = []
-        self.overruled: dict[str, Any] = {}
+        self.overruled: Table = {}
         self._calls: list[PendingCall] = []
         self._end: Ended | None = None
         self._loop = asyncio.get_running_loop()
@@ -208,7 +210,7 @@ class Endpoint:
             message = "no episode has this key; an episode's key ends with it"
             raise ApiError(message, status=401, code="invalid_api_key")
 
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> Json:
         """The policy as a model; any other name is right too."""
         return {"id": "policy", "created": 0, "owned_by": "gradus"}
 

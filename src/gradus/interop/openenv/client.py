@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -22,9 +21,10 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Observation, Stepping, Task
+from gradus.core.frozen import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.servers import is_loopback
-from gradus.core.values import Json
+from gradus.core.values import Json, Table
 from gradus.environments.options import known_options
 from gradus.interop.suites.games import return_grader
 from gradus.policies.scripted import constant_policy
@@ -45,7 +45,7 @@ class WireError(EnvironmentFault):
         self.code, self.message = code, beginning(message, _LONGEST)  # what a client sent may come back in it
 
 
-def loads(raw: str | bytes) -> dict[str, Any]:
+def loads(raw: str | bytes) -> Table:
     """One message as an object; WireError says what is wrong with it otherwise."""
     try:
         message: Any = json.loads(raw)
@@ -53,12 +53,10 @@ def loads(raw: str | bytes) -> dict[str, Any]:
         raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(message).__name__}')
-    return cast(dict[str, Any], message)
+    return cast(Table, message)
 
 
-def observation_data(
-    observation: Observation, system_prompt: str | None = None, tools: Sequence[Json] = ()
-) -> dict[str, Any]:
+def observation_data(observation: Observation, system_prompt: str | None = None, tools: Sequence[Json] = ()) -> Table:
     """Returns the answer to a reset or a step: ``{"observation": {...}, "reward": x, "done": b}``.
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
@@ -81,7 +79,7 @@ _TIMEOUT = 60.0  # seconds for one answer
 _MAX_MESSAGE = 100 * 2**20  # bytes, OpenEnv's own default for clients
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Server:
     """The address of a server and what it said of itself. ``field`` None: an answer is read as a JSON object of action fields."""
 
@@ -248,7 +246,7 @@ class OpenEnvClient:
 
     def _connect(self) -> ClientConnection:
         # A proxy of the environment would be asked for this machine's own address.
-        extra: dict[str, Any] = {"proxy": None} if is_loopback(self._server.socket) else {}
+        extra: Table = {"proxy": None} if is_loopback(self._server.socket) else {}
         try:
             opening = _dial(self._server.socket, open_timeout=10, compression=None, max_size=_MAX_MESSAGE, **extra)
             self._connection = connection = self._stack.enter_context(opening)

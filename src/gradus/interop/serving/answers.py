@@ -6,18 +6,19 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from gradus.core import Message, ToolCall, Usage
-from gradus.core.values import Json
+from gradus.core.frozen import frozen_record
+from gradus.core.values import Json, Table
 from gradus.interop.serving.requests import ChatRequest
 
 LEAST = -9999.0  # JSON knows no infinity
 _PIECE = re.compile(r"\s*\S+\s*|\s+")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ChatAnswer:
     """A whole answer: the message as the client gets it, why it ended, and the tokens it took.
 
@@ -81,7 +82,7 @@ def answer_of(
     return ChatAnswer(message=spoken, finish="length" if cut else "tool_calls", usage=usage, tokens=tokens)
 
 
-def _content(message: Message) -> dict[str, Any]:
+def _content(message: Message) -> Table:
     """What a message of a chat says, and its calls."""
     if not message.calls:
         return {"content": message.content}
@@ -97,7 +98,7 @@ def _content(message: Message) -> dict[str, Any]:
     return {"content": message.content or None, "tool_calls": calls}
 
 
-def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
+def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> Table:
     """A whole ``chat.completion``."""
     choices = [
         {
@@ -151,7 +152,7 @@ async def pieces(choice: Choice) -> AsyncIterator[str | ChatAnswer]:
         yield part
 
 
-def _call_deltas(message: Message) -> Iterator[dict[str, Any]]:
+def _call_deltas(message: Message) -> Iterator[Table]:
     """Each call's name, then its arguments in pieces."""
     for place, call in enumerate(message.calls):
         function = {"name": call.name, "arguments": ""}
@@ -160,7 +161,7 @@ def _call_deltas(message: Message) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
 
 
-def _logprobs(answer: ChatAnswer) -> dict[str, Any] | None:
+def _logprobs(answer: ChatAnswer) -> Table | None:
     if not answer.tokens:
         return None
     content = [

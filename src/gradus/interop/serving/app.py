@@ -12,8 +12,7 @@ import hmac
 import itertools
 import socket
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -26,7 +25,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
+from gradus.core.frozen import frozen_record
 from gradus.core.servers import LOOPBACK
+from gradus.core.values import Json, Table
 from gradus.interop.servers import serve_until_stopped, server_config
 from gradus.interop.serving.answers import LEAST, usage_of, whole_answers
 from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json, while_client_waits
@@ -51,7 +52,7 @@ _MOST_WAITING = 4096  # requests that wait for a row; more are refused until som
 _SMALLEST_TEMPERATURE = 1e-5  # logits that are divided by less may become infinite
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Access:
     """Limits on clients.
 
@@ -127,7 +128,7 @@ class _LocalBackend:
     def refused(self, key: str, error: ApiError) -> None:
         """The client is told, and nobody else needs to know."""
 
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> Json:
         card = {"id": self._name, "created": self._created, "owned_by": "gradus"}
         return {**card, "root": self._loaded.path, "max_model_len": self._loaded.context}
 
@@ -178,7 +179,7 @@ class _LocalBackend:
             }
         )
 
-    def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> dict[str, Any]:
+    def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> Table:
         """A choice of ``text_completion``, with the ids and log-probs if they are asked for."""
         reply, generation = choice.text, choice.generation
         sampled = reply.tokens if request.budget != 0 else []
@@ -199,7 +200,7 @@ class _LocalBackend:
             **(ids if request.return_token_ids else {}),
         }
 
-    def _logprobs(self, tokens: Sequence[_Scored], *, top: bool) -> dict[str, Any]:
+    def _logprobs(self, tokens: Sequence[_Scored], *, top: bool) -> Table:
         """Log-probs in the form of completions. The first token of a prompt has none."""
         spell = self._loaded.tokenizer.decode
         values = [None if logprob is None else max(logprob, LEAST) for _, logprob, _, _ in tokens]

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from gradus.core import ContextLengthError, PolicyError, child_seed
+from gradus.core.frozen import frozen_record
 from gradus.policies.local.decoding import Answer, Prompt
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.policy import LocalPolicy
@@ -27,7 +28,7 @@ _TOKENS, _TOKENS_WITHOUT_CACHE = 8, 256
 _SCORED = 256  # tokens of a prompt whose log-probs are computed at once
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Sampled:
     """One token, with the log-prob of what it was drawn from, 0 if it is greedy. ``finish``: stop or length, at the last."""
 
@@ -36,7 +37,7 @@ class Sampled:
     finish: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PromptToken:
     """A token of a prompt: its log-prob at temperature 1, and the likeliest token there with its own."""
 

@@ -6,7 +6,6 @@ The games draw from the global ``random``, so they run in a worker process that 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
+from gradus.core.values import Json, Table
 from gradus.environments.options import known_options
 from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.naming import SuiteNames, started
@@ -72,7 +72,7 @@ class TextArenaGame:
 
     def __init__(self, name: str, players: int) -> None:
         self._name, self._players, self._key = name, players, f"{os.getpid()}-{next(_keys)}"
-        self._end: dict[str, Any] = {}
+        self._end: Table = {}
 
     def reset(self, *, seed: int | None = None, **_: Any) -> str:
         """Begin the game that belongs to ``seed``."""
@@ -92,7 +92,7 @@ class TextArenaGame:
             action_error=None if after["valid"] else "the game did not accept this move",
         )
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """The final reward and the game's own words on why it ended."""
         return {"reward": self._end.get("reward"), "reason": self._end.get("reason")}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
 from importlib.util import find_spec
@@ -65,7 +65,7 @@ def load_model(
     device: str | torch.device = "auto",
     attention: Attention | None = None,
     keep_history: bool | None = None,
-    template_options: Json | None = None,
+    template_options: Mapping[str, Any] | None = None,
     tool_calls: ToolCalls | None = None,
     quantize: Literal["none", "4bit"] | None = None,
 ) -> LoadedModel:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from gradus.core import ConfigError, Usage
+from gradus.core.frozen import frozen_record
 from gradus.core.money import Account, Price
 from gradus.core.replies import read_reply, tokens_used
+from gradus.core.values import Table
 
-Record = dict[str, Any]  # a message, or a call in one, as the protocol has it
+Record = Table  # a message, or a call in one, as the protocol has it
 
 
 @dataclass(kw_only=True)
@@ -56,7 +57,7 @@ class RemoteUsage:
         return Usage(prompt_tokens=prompt, completion_tokens=completion, cost=cost)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RemoteAnswer:
     """An answer of a chat model, and what it cost."""
 

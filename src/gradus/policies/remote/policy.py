@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -29,6 +29,7 @@ from gradus.core.calls import read_message, write_calls
 from gradus.core.money import OutOfMoney, Price
 from gradus.core.replies import UNREADABLE, bounded_client
 from gradus.core.servers import ChatOptions
+from gradus.core.values import Json, Table
 from gradus.policies.remote.client import Record, RemoteAnswer, RemoteUsage, brief, call_record, read_answer
 
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
@@ -66,7 +67,7 @@ class RemotePolicy:
         price: Price | None = None,
         temperature: float | None = 1.0,
         max_tokens: int | None = 512,
-        options: Mapping[str, Any] | None = None,
+        options: Json | None = None,
         probe: bool = True,
     ) -> None:
         can_answer = bool(model) and (max_tokens is None or max_tokens >= 1)
@@ -207,14 +208,14 @@ class RemoteSession:
         return _action(answer)
 
     async def _ask(
-        self, messages: Sequence[Record], seed: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
+        self, messages: Sequence[Record], seed: int | None = None, tools: Sequence[Json] = ()
     ) -> RemoteAnswer:
         """One answer to a conversation. Raises PolicyError if none comes, ContextLengthError if the conversation is too long."""
         policy = self._policy
         conversation = cast(Any, list(messages))
         options = {"seed": seed, **policy.options, "tools": [dict(tool) for tool in tools] or None}
 
-        def create(body: dict[str, Any]) -> Any:
+        def create(body: Table) -> Any:
             return self._client.chat.completions.create(model=policy.model, messages=conversation, extra_body=body)
 
         longest = cast(int | None, options.get("max_completion_tokens") or options.get("max_tokens"))

@@ -6,7 +6,7 @@ trained on. vLLM gives log-probs before temperature unless it is started with ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
@@ -16,12 +16,13 @@ import openai
 
 from gradus.core import Action, ConfigError, ContextLengthError, EpisodeStart, PolicyError, Request, child_seed
 from gradus.core.servers import is_loopback
+from gradus.core.values import Json, Table
 from gradus.policies.local.conversation import Conversation, room_behind
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 
 T = TypeVar("T")
-Body = dict[str, Any]  # of a request
+Body = Table  # of a request
 
 
 class HttpSampler:
@@ -100,7 +101,7 @@ class HttpSampler:
         """Tokens to ask for behind a prompt of ``length``: the configured number, or what the server's context leaves."""
         return room_behind(length, self.sampling.max_new_tokens, self.context, "server")
 
-    def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Mapping[str, Any]:
+    def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Json:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
         sampling = self.sampling
         body: Body = {
@@ -212,11 +213,11 @@ def _reason(error: openai.APIStatusError) -> str:
     return f"{error.status_code}: {str(message or error.response.text)[:300]}"
 
 
-def _scores(place: Mapping[str, Any]) -> dict[int, float]:
+def _scores(place: Json) -> dict[int, float]:
     return {int(token): float(word["logprob"]) for token, word in place.items()}
 
 
-def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+def _sampled(choice: Json) -> tuple[list[int], list[float]]:
     """Token ids and log-probs of a choice. PolicyError if either is missing or they do not belong together."""
     try:
         ids = [int(token) for token in choice["token_ids"]]
