@@ -1,12 +1,12 @@
 """Faults of one wrong line each, put into a copy of the library: which of them a short run names, notices, or says nothing of.
 
-`faults.toml` and `faults_second.toml` were written from the training code alone and are not changed; what names a fault (`place`) is frozen with it. Each fault runs its
+`faults.toml`, `faults_second.toml` and `faults_third.toml` were written from the training code alone and are not changed; what names a fault (`place`) is frozen with it. Each fault runs its
 recipes (`recipes.py`) with the copy. A finding counts if a sound run of the same recipe has no finding of that rule. *named*: one leads to the place;
 *noticed*: there is one; *silent*: there is none; *excluded*: all weights (or files, for faults of storing) are those of the sound run; *gone*: the library no
 longer has its line.
 
     python -m benchmarks.sealed_faults --out build/sealed     # goes on where it was; --only WORDS takes some faults
-    python -m benchmarks.sealed_faults --set second           # those of faults_second.toml
+    python -m benchmarks.sealed_faults --set third            # those of faults_third.toml
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LIMIT = 600  # seconds of a run, which takes five on a machine that does nothing
 SETS = {
     "first": ("faults.toml", "rows.json"),
     "second": ("faults_second.toml", "rows_second.json"),
+    "third": ("faults_third.toml", "rows_third.json"),
 }  # faults, and what is measured
 Outcome = dict[str, Any]
 
