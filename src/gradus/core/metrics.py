@@ -61,7 +61,6 @@ class StepRecord(TypedDict):
     dropped_groups: NotRequired[int]
     loss_metrics: NotRequired[Mapping[str, float | None]]
     updates: NotRequired[int]
-    credit_agreement: NotRequired[float | None]
     mismatch_fraction: NotRequired[float | None]
     mismatch_ratio_max: NotRequired[float | None]
     mismatch_kl: NotRequired[float | None]

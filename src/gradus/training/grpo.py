@@ -35,7 +35,7 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.splits import GrpoSplits, taught_ids
-from gradus.training.run.step_metrics import credit_agreement, step_record
+from gradus.training.run.step_metrics import step_record
 from gradus.training.run.validation import chosen_reward, validate
 
 STORED_GROUPS = 2  # of a step whose episodes are stored
@@ -268,8 +268,6 @@ class GrpoLoop:
             lr=lr,
             dropped=len(rollout.dropped),
         )
-        if not self.config.distill_coef:
-            record["credit_agreement"] = credit_agreement(rollout.groups, samples)
         if laws.due:
             laws.check("records", figures_again, record, groups, lr)
         return self.observe(step, record)

@@ -21,8 +21,6 @@ FAULTS = {
     "logp diff": (lambda r, i: {"logp_diff_max": 0.02 if i == 12 else r["logp_diff_max"]}, "stop"),
     "not a number": (lambda r, i: {"loss": float("nan") if i > 40 else r["loss"]}, "stop"),
     "no gradient": (lambda r, i: {"grad_norm": 0.0 if i % 2 else None, "trained_tokens": 0, "loss": None}, "stop"),
-    "still ratio": (lambda r, i: {"updates": 4, "ratio_max": 1.0 + 1e-6}, "stop"),
-    "credit against rewards": (lambda r, i: {"credit_agreement": -0.9}, "stop"),
     "old weights": (lambda r, i: {"logp_diff_mean": 0.002 if i < 3 else 0.02}, "warn"),
     "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
     "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
@@ -99,7 +97,6 @@ def test_a_rule_fires_on_its_fault_and_after_it_began(rule):
         # GSPO's clip of 3e-4 cut a third of the tokens of healthy runs, and was called a storm.
         ("clip storm", {"clip_fraction": 0.34, "ratio_max": 1.01}, {"clip_fraction": 0.34, "ratio_max": 1.2}),
         ("sampler mismatch", {"mismatch_fraction": 0.099}, {"mismatch_fraction": 0.101}),
-        ("credit against rewards", {"credit_agreement": 0.301}, {"credit_agreement": 0.299}),
         ("sampler mismatch", {"mismatch_kl": 0.199}, {"mismatch_kl": 0.201}),
         (
             "component dominance",

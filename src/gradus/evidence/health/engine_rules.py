@@ -13,8 +13,6 @@ _SILENT = 3  # steps without a gradient that cannot be chance
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
 _MOVED = 1.15  # the largest ratio, below which no token's probability changed by much
-_SAME_RATIO = 1e-5
-_AGREEMENT = 0.3  # correlation
 _OLD, _OLD_LEAST = 5.0, 3e-3  # times the difference of the first step; nats per token (bfloat16 rounding comes to 1e-3)
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
 _ZERO = 1e-3
@@ -60,28 +58,6 @@ def no_gradient(history: History) -> Fired:
                 f"the {what} was 0 at each of the last {_SILENT} steps, though members of groups got different rewards"
             )
     return None
-
-
-def still_ratio(history: History) -> Fired:
-    """A step took several updates, and yet no token's probability is other than before the first of them."""
-    updates, norms = history.column("updates", _SILENT), history.column("grad_norm", _SILENT)
-    ratios = history.measured("ratio_max", _SILENT)
-    trained_again = (updates > 1) & (np.nan_to_num(norms) != 0)
-    if len(ratios) < _SILENT or not trained_again.all():
-        return None
-    if np.abs(ratios - 1.0).max() > _SAME_RATIO:
-        return None
-    return "fail", f"the largest ratio was 1 at each of the last {_SILENT} steps, each of which took several updates"
-
-
-def credit_reversed(history: History) -> Fired:
-    """Advantages do not follow the rewards of their groups."""
-    agreement = history.mean("credit_agreement", _SILENT)
-    if agreement is None or agreement > _AGREEMENT:
-        return None
-    return "fail", (
-        f"advantages and rewards have a correlation of {agreement:.2f} within groups over the last {_SILENT} steps"
-    )
 
 
 def old_weights(history: History) -> Fired:

@@ -126,19 +126,6 @@ RULES: tuple[Rule, ...] = (
         check=engine_rules.no_gradient,
     ),
     Rule(
-        name="still ratio",
-        summary="several updates of a step, and the ratio of the loss stays 1",
-        remedy="The ratio's denominator is computed anew at each update, so that nothing is clipped, or the updates do not reach the model: compute "
-        "old log-probs once, before the first update.",
-        check=engine_rules.still_ratio,
-    ),
-    Rule(
-        name="credit against rewards",
-        summary="advantages do not follow the rewards",
-        remedy="The order of rows, the groups, or a sign is wrong between rewards and advantages: print both side by side for one group.",
-        check=engine_rules.credit_reversed,
-    ),
-    Rule(
         name="old weights",
         summary="the sampler agreed with the trainer at first and no longer does",
         remedy="The sampler does not get new weights, or gets them late: look at what pushes them, and whether its adapters are loaded anew.",

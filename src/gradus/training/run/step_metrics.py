@@ -15,8 +15,6 @@ from gradus.core import Episode, Group, Reward, StopReason
 from gradus.core.metrics import StepRecord
 from gradus.core.values import Table
 from gradus.stats import mean_of
-from gradus.training.data.credit import graded_episodes
-from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.update import UpdateResult
 
 _ERROR = 300  # characters
@@ -93,28 +91,6 @@ def step_record(
         "dropped_groups": dropped,
     }
     return cast(StepRecord, record)
-
-
-def credit_agreement(groups: Groups, samples: Sequence[TrainingSample]) -> float | None:
-    """The correlation within groups of rewards and advantages, each episode's the mean over its tokens.
-
-    1 if advantages follow the rewards, 0 if they have nothing to do with them, -1 if the sign is wrong. None if one of the two
-    is the same all over each group.
-    """
-    rewards = [episode.reward.value for episode in graded_episodes(groups) if episode.reward]
-    names, sums, counts = (np.zeros(len(rewards)) for _ in range(3))
-    for sample in samples:
-        assert sample.advantages is not None
-        names[sample.episode] = sample.key[0]
-        sums[sample.episode] += float(sample.advantages.sum())
-        counts[sample.episode] += sample.actions
-    pairs = np.stack([sums / np.maximum(counts, 1), np.array(rewards, dtype=float)])
-    for name in np.unique(names):
-        members = names == name
-        pairs[:, members] -= pairs[:, members].mean(axis=1, keepdims=True)
-    advantages, centered_rewards = pairs
-    size = float(np.linalg.norm(advantages) * np.linalg.norm(centered_rewards))
-    return float(advantages @ centered_rewards) / size if size > 1e-12 else None
 
 
 def _ungraded(completed: Episodes, episodes: int) -> Table:
