@@ -187,7 +187,7 @@ class Learner:
             self._still.begins(self.laws, self.optimizer)
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         if watch is not None and still is not None:
-            self.laws.check("loss", watch.finished)
+            self.laws.check("records", watch.finished, result.figures)
             still.ends(self.laws, self.optimizer, watch.optimizer or self.optimizer, result.figures.get("kl"))
         return result
 

@@ -89,8 +89,14 @@ class UpdateWatch(Protocol):
     def begins(self) -> None:
         """Before the passes."""
 
+<<<<<<< HEAD
     def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens) -> Tensor:
         """Returns the log-probs (1, A) that the policy's loss of a microbatch takes."""
+=======
+    def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor) -> Tensor:
+        """Returns the log-probs (1, A) that the policy's loss of a microbatch takes; ``entropy`` (A,) is measured beside it."""
+        ...
+>>>>>>> 643b560e (The record's loss, entropy and ratio are held to those of its updates)
 
     def passed(
         self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
@@ -365,7 +371,9 @@ def microbatch_loss(
     sampled = flat_row([plan.samples[index].logprobs for index in indexes], logprobs)
     old = trainer.old.of(indexes, sampled, logprobs)
     tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
-    watched = tokens if watch is None else replace(tokens, logprobs=watch.watched(plan, indexes, tokens))
+    watched = (
+        tokens if watch is None else replace(tokens, logprobs=watch.watched(plan, indexes, tokens, scores.entropy))
+    )
     loss, metrics = policy_loss(config, plan, watched)
     if config.entropy_coef:
         loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens

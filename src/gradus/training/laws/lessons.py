@@ -89,7 +89,12 @@ def tasks_in_turn(tasks: Sequence[Task], asked: Sequence[Task], step: int, size:
     expected = tasks[size * step - size : size * step]
     agreeing = sum(one == other for one, other in zip(expected, asked, strict=False))
     yield Pair(len(asked), len(expected), 0.0, f"the tasks of step {step}")
-    yield Pair(agreeing, len(expected), 0.0, f"the tasks of step {step} that no step before it had, in their order")
+    yield Pair(
+        agreeing,
+        len(expected),
+        0.0,
+        f"the tasks of step {step} that are the next ones in the order of tasks, none of them twice",
+    )
 
 
 def plain_likelihood(loaded: LoadedModel, sample: TrainingSample) -> Tensor:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,6 +86,8 @@ class UpdateLaws:
     _returned: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     _old: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     _updates: int = 0
+    _entropies: list[Tensor] = field(default_factory=list[Tensor])
+    _figures: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
     _movement: Movement | None = None
 
     def __post_init__(self) -> None:
@@ -93,10 +98,12 @@ class UpdateLaws:
     def begins(self) -> None:
         """Before the passes."""
         self._returned.clear()
+        self._entropies.clear()
         self._sums.begins()
 
-    def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens) -> Tensor:
+    def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor) -> Tensor:
         """Returns log-probs for the policy's loss alone; what the backward pass brings to them, each token's factor, is kept."""
+        self._entropies.append(entropy.detach())
 
         def keep(factors: Tensor) -> None:
             rows = torch.cat([factors, tokens.logprobs.detach(), tokens.old.detach()]).double().cpu()
@@ -127,10 +134,16 @@ class UpdateLaws:
             self.runner.check("optimizer", self._movement.again, norm)
             self._movement = None
 
-    def finished(self) -> Iterator[Pair]:
-        """Behind the last update: as many were taken as there are epochs of minibatches with something to train."""
+    def finished(self, figures: Mapping[str, Any]) -> Iterator[Pair]:
+        """Behind the last update: their number, and the figures of the step's record, which are means over the last epoch."""
         self._formula()
-        yield Pair(self._updates, len(self._deals()), 0.0, "the updates of the step")
+        epochs = [len(self._deals(epoch)) for epoch in range(self.config.epochs)]
+        yield Pair(figures["updates"], sum(epochs), 0.0, "the updates of the step")
+        last = self._figures[sum(epochs[:-1]) :]
+        for name, mean in (("loss", fmean), ("entropy", fmean), ("ratio_max", max)):
+            if last and figures.get(name) is not None:
+                again = mean([update[name] for update in last])
+                yield Pair(figures[name], again, 1e-4 * max(1e-3, abs(again)), f"{name} of the step's record (metrics)")
 
     def _formula(self) -> Formula:
         formula = FORMULAS.get(self.config.algorithm)
@@ -142,23 +155,22 @@ class UpdateLaws:
         others = any(getattr(self.config, name) for name in _COEFFICIENTS)
         return sample.actions > 0 and (others or sample.live)
 
-    def _deals(self) -> list[list[int]]:
+    def _deals(self, epoch: int) -> list[list[int]]:
         """The samples of each update that has something to train: the groups are shuffled anew in each epoch, by the run's seed."""
         config, deals = self.config, list[list[int]]()
         names = np.array(sorted({sample.key[0] for sample in self.samples}))
-        for epoch in range(config.epochs):
-            rng = np.random.default_rng(child_seed(config.seed, "minibatches", self.runner.step, epoch))
-            order = rng.permutation(names) if config.minibatches > 1 else names
-            for start in range(min(config.minibatches, len(names))):
-                groups = set(order[start :: config.minibatches])
-                deal = [index for index, sample in enumerate(self.samples) if sample.key[0] in groups]
-                if any(self._trains(self.samples[index]) for index in deal):
-                    deals.append(deal)
+        rng = np.random.default_rng(child_seed(config.seed, "minibatches", self.runner.step, epoch))
+        order = rng.permutation(names) if config.minibatches > 1 else names
+        for start in range(min(config.minibatches, len(names))):
+            groups = set(order[start :: config.minibatches])
+            deal = [index for index, sample in enumerate(self.samples) if sample.key[0] in groups]
+            if any(self._trains(self.samples[index]) for index in deal):
+                deals.append(deal)
         return deals
 
     def _update_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Iterator[Pair]:
         """What is dealt; the ratio's denominator; the factor of grad log pi at each token; the loss, the sum of what tokens are worth."""
-        formula, deals = self._formula(), self._deals()
+        formula, deals = self._formula(), list(chain.from_iterable(map(self._deals, range(self.config.epochs))))
         where = f"update {self._updates + 1}"
         deal = deals[self._updates] if self._updates < len(deals) else []
         place = f"{where}: samples that the shuffle of minibatches deals otherwise"
@@ -179,6 +191,8 @@ class UpdateLaws:
             log_ratio = torch.cat([part.mean().expand_as(part) for part in split(log_ratio, lengths)])
         low, high = self.config.clip_low or formula.clip[0], self.config.clip_high or formula.clip[1]
         ratio = log_ratio.exp()
+        entropy = float(torch.cat(self._entropies).double().mean())
+        self._figures.append({"loss": loss, "entropy": entropy, "ratio_max": float(ratio.max())})
         slopes, worths = weigh(ratio, -again, low, high, formula.ratio)
         edge = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
         # A factor of a narrow ratio is rounded by more where the log-probs are large.
