@@ -89,14 +89,8 @@ class UpdateWatch(Protocol):
     def begins(self) -> None:
         """Before the passes."""
 
-<<<<<<< HEAD
-    def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens) -> Tensor:
-        """Returns the log-probs (1, A) that the policy's loss of a microbatch takes."""
-=======
     def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor) -> Tensor:
         """Returns the log-probs (1, A) that the policy's loss of a microbatch takes; ``entropy`` (A,) is measured beside it."""
-        ...
->>>>>>> 643b560e (The record's loss, entropy and ratio are held to those of its updates)
 
     def passed(
         self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
