@@ -17,8 +17,15 @@ from pydantic import ValidationError
 from gradus.core import ConfigError
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.policies.tinker.service import TinkerService, server_of
+from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.training.tinker.reduction import DIVISORS
+
+
+class Sdk:
+    """The errors of the package ``tinker``, none of which is raised here."""
+
+    TinkerError = APIStatusError = APIConnectionError = NotFoundError = InternalServerError = KeyError
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -42,6 +49,26 @@ def recipe(**changes: Any) -> Recipe:
 def test_a_setting_that_no_server_keeps_is_refused_with_the_way_out(changes: dict[str, Any], words: str):
     with pytest.raises(ValidationError, match=words):
         recipe(**changes)
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "memory", "rhythm", "shop"])
+def test_a_recipe_is_trained_on_a_server_by_changing_one_key(lamps_model: Path, name: str):
+    here = load_recipe(name, model=str(lamps_model))
+    served = load_recipe(name, model=str(lamps_model), trainer="tinker:http://localhost:1")
+    there, kept = served.model_dump(), here.model_dump()
+    assert {key for key in there if there[key] != kept[key]} <= {"trainer", "sft", "grpo"}
+    assert {key for key in there["grpo"] if there["grpo"][key] != kept["grpo"][key]} <= {
+        "optimizer",
+        "muon_lr",
+        "sampling",
+    }
+
+
+def test_a_refusal_within_a_request_is_no_lost_server():
+    service = TinkerService("http://127.0.0.1:9")
+    service.sdk = Sdk
+    with pytest.raises(ConfigError, match="no Tinker server answers"), service.explained("train"):
+        _ = service.client
 
 
 def test_no_server_is_one_sentence():

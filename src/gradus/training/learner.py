@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
 from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, graded_episodes
@@ -28,60 +28,103 @@ from gradus.training.laws.update import UpdateLaws
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
-from gradus.training.teachers import with_teacher
+from gradus.training.teachers import Teacher, with_teacher
 
 
-class StepLearner(Protocol):
-    """What the loop needs of a learner, wherever its weights are.
+class StepLearner(ABC):
+    """What the loop needs of a learner, wherever its weights are, and what all learners share: settings, credit and laws.
 
-    ``config``: the resolved settings. ``grader``: what weighs the components, set anew when a schedule changes it. ``laws``: what is checked
-    meanwhile. ``steps``: updates that were taken.
+    ``config``: the resolved settings. ``grader``: the environment's own by default; what weighs the components, set anew when a schedule
+    changes it. ``laws``: what is checked meanwhile. ``steps``: updates that were taken. ``policy``: samples with the weights of the last
+    :meth:`sync_weights`.
     """
 
-    config: GrpoConfig
-    grader: Grader
-    laws: LawRunner
-    steps: int
+    policy: Policy
+    words: LoadedTokenizer  # tokenizer, renderer and settings of the model, as they are stored beside its weights
 
-    @property
-    def policy(self) -> Policy:
-        """Samples with the weights of the last :meth:`sync_weights`."""
+    def __init__(self, spec: EnvironmentSpec, config: GrpoConfig, grader: Grader | None) -> None:
+        self.grader = grader or spec.grader()
+        config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
+        self.config = config.resolved(self.grader)
+        self.steps = 0
+        self.laws = LawRunner(frozenset(config.laws.off))
+        self._teacher: Teacher | None = None
 
     @property
     def name(self) -> str:
         """Folder or name of the model that it began with."""
+        return str(self.words.path)
 
     @property
+    @abstractmethod
     def state(self) -> TrainingState:
         """Weights and optimizer, as checkpoints store and restore them."""
 
     @property
     def local_model(self) -> LoadedModel | None:
         """The model in this process whose weights sample, as they are; None if another process has them."""
+        return None
 
+    @abstractmethod
     def validation_policies(self) -> Mapping[Decoding, Policy]:
-        """The policy of each decoding that validation rolls out."""
+        """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
 
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
-        """Training samples with one advantage per sampled token."""
+        """Returns the sampled tokens of all graded episodes, with the advantages (A,) that the algorithm gives them.
+
+        ``dataclasses.replace(sample, advantages=...)`` gives others; ``sample.turns`` (A,) says of which turn each token is, and
+        ``sample.episode`` of which graded episode.
+        """
+        renderer = self.words.renderer
+        samples = credit_groups(groups, self.config, renderer, weights=self.grader.weights)
+        self.laws.step = self.steps + 1
+        check_samples(self.laws, groups, samples, self.config, renderer, self._stop_ids(), self.grader.weights)
+        if self._teacher is None:
+            return samples
+        episodes, coef = graded_episodes(groups), self.config.distill_coef
+        taught = with_teacher(samples, episodes, self._teacher, coef)
+        if self.laws.due:
+            some = samples[:1]
+            logprobs = self._teacher.logprobs(some, episodes)
+            self.laws.check("credit", taught_again, some, taught[:1], coef, logprobs)
+        return taught
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
-        """Takes the optimizer updates of a step. Its figures go to the metrics; one that was not measured is None."""
+        """Takes ``epochs`` x ``minibatches`` optimizer updates. ``lr``: the schedule's by default.
 
+        Its figures go to the metrics; one that was not measured is None.
+        """
+        self.steps += 1
+        self.laws.step = self.steps
+        if lr is None:
+            lr = lr_at(self.config, self.steps, self.config.max_steps)
+        return self._update(samples, self.config.at_step(self.steps), lr)
+
+    @abstractmethod
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments."""
 
+    @abstractmethod
     def sync_weights(self) -> None:
         """Gives the sampler the weights as they are."""
 
-    def reopen(self) -> None:
-        """Begins anew with the weights of the beginning, after a server has lost them."""
+    def reopen(self) -> None:  # noqa: B027 - not every learner can lose them
+        """Begins anew with the weights of the beginning, after a server has lost them. Weights in this process are not lost."""
 
+    @abstractmethod
     def save(self, folder: str | Path) -> Path:
-        """Writes the model as the sampler has it; returns the folder."""
+        """Writes the model as the sampler has it, which every command takes; returns the folder."""
+
+    def _stop_ids(self) -> frozenset[int] | None:
+        """The ids that end an answer; None if those of the sampler may be others."""
+        return None
+
+    @abstractmethod
+    def _update(self, samples: Sequence[TrainingSample], config: GrpoConfig, lr: float) -> UpdateResult:
+        """Takes the updates of a step with its settings."""
 
 
-class Learner:
+class Learner(StepLearner):
     """Holds a model with its optimizer. ``policy`` samples from it; :meth:`credit` and :meth:`update` are the other half of a step.
 
     ``model`` is a folder, a name, or what ``gradus.load_model`` gives. ``grader``: the environment's own by default; the algorithm gets its
@@ -103,14 +146,11 @@ class Learner:
             config.check_own_sampler()
         if config.distill_coef and options.teacher is None:
             raise ConfigError("distill_coef needs a teacher: give one in the options, or set distill_coef = 0")
-        self.grader = grader or spec.grader()
-        config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-        self.config = config = config.resolved(self.grader)
+        super().__init__(spec, config, grader)
+        config = self.config
         loaded = prepare_model(model, config)
         environment = loaded.settings.environment or spec.name
-        self.model = loaded.with_settings(sampling=config.sampling, environment=environment)
-        self.steps = 0
-        self.laws = LawRunner(frozenset(config.laws.off))
+        self.words = self.model = loaded.with_settings(sampling=config.sampling, environment=environment)
         self._spec = spec
         self._reference = load_reference(self.model, config)
         alone = world().size == 1 and not is_sharded(self.model.model)
@@ -124,11 +164,6 @@ class Learner:
         self.optimizer = make_optimizer(self.model.model, config)
         self._budget = PassBudget(config)
         self.policy = options.sampler or sampling_policy(self._inference_model, spec, config)
-
-    @property
-    def name(self) -> str:
-        """Folder or name of the model that it began with."""
-        return str(self.model.path)
 
     @property
     def state(self) -> TrainingState:
@@ -149,35 +184,10 @@ class Learner:
             "greedy": sampling_policy(model, spec, config, name="greedy", greedy=True),
         }
 
-    def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
-        """Returns the sampled tokens of all graded episodes, with the advantages (A,) that the algorithm gives them.
+    def _stop_ids(self) -> frozenset[int] | None:
+        return frozenset(self.words.renderer.stop_ids) if self.config.sampler == "local" else None
 
-        ``dataclasses.replace(sample, advantages=...)`` gives others; ``sample.turns`` (A,) says of which turn each token is, and
-        ``sample.episode`` of which graded episode.
-        """
-        renderer = self.model.renderer
-        samples = credit_groups(groups, self.config, renderer, weights=self.grader.weights)
-        self.laws.step = self.steps + 1
-        # A server's stop tokens may be others.
-        stop_ids = frozenset(renderer.stop_ids) if self.config.sampler == "local" else None
-        check_samples(self.laws, groups, samples, self.config, renderer, stop_ids, self.grader.weights)
-        if self._teacher is None:
-            return samples
-        episodes, coef = graded_episodes(groups), self.config.distill_coef
-        taught = with_teacher(samples, episodes, self._teacher, coef)
-        if self.laws.due:
-            some = samples[:1]
-            logprobs = self._teacher.logprobs(some, episodes)
-            self.laws.check("credit", taught_again, some, taught[:1], coef, logprobs)
-        return taught
-
-    def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
-        """Takes ``epochs`` x ``minibatches`` optimizer updates. ``lr``: the schedule's by default."""
-        self.steps += 1
-        if lr is None:
-            lr = lr_at(self.config, self.steps, self.config.max_steps)
-        config = self.config.at_step(self.steps)
-        self.laws.step = self.steps
+    def _update(self, samples: Sequence[TrainingSample], config: GrpoConfig, lr: float) -> UpdateResult:
         still = self._still if self.laws.due else None
         watch = None
         if still is not None:
@@ -202,9 +212,6 @@ class Learner:
         sync_inference_model(self._inference_model, self.model)
         if self._push_weights is not None:
             self._push_weights(self._inference_model, self.steps)
-
-    def reopen(self) -> None:
-        """Does nothing: weights in this process are not lost."""
 
     def save(self, folder: str | Path) -> Path:
         """Writes the model as it is, which every command takes; returns the folder."""

@@ -108,7 +108,7 @@ def most_of(grader: Grader) -> float | None:
 def server(subject: Subject) -> list[Finding]:
     """The server has the model and trains it: what it divides losses by is measured, and log-probs of prompts are asked for if KL needs them."""
     from gradus.policies.tinker.policy import TokenCounts
-    from gradus.training.tinker.weights import ServedTraining, ServedWeights, require_prompt_logprobs
+    from gradus.training.tinker.weights import ServedTraining, measure_server
 
     address = subject.job.address()
     assert address is not None  # CHECKS asks it with a server alone
@@ -117,10 +117,7 @@ def server(subject: Subject) -> list[Finding]:
         return [not_checked(f"the server {address.url} was not asked", "give --online")]
     name = address.base()
     source = ServedTraining(model=address, words=subject.job.words(address), counts=TokenCounts())
-    weights = ServedWeights(source, subject.recipe.grpo)
-    if subject.recipe.grpo.kl_coef:
-        require_prompt_logprobs(source)
-    reduction = weights.remote.reduction
+    reduction = measure_server(source, subject.recipe.grpo)
     findings = [passed(f"{name} on {address.url}: losses are a {reduction.name}")]
     if subject.recipe.grpo.grad_clip and not reduction.clips:
         findings.append(warned("the server does not clip the gradient", "set grpo.grad_clip = 0, or lower grpo.lr"))

@@ -36,6 +36,8 @@ from gradus.training.lesson_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
 _ADDED = ("teach.", "eval.", "audit.")  # the sections of [lm] that change single keys; others replace the recipe's
+# What recipes set for a nano model in this process, and no Tinker server has.
+_NOT_SERVED = ("sft.optimizer", "sft.muon_lr", "grpo.optimizer", "grpo.muon_lr", "grpo.sampling.grammar")
 
 
 def load_recipe(
@@ -109,6 +111,7 @@ def _for_model(model: str, settings: Json, lm: Json | None, *, online: bool, ser
     if is_nano(model) and is_complete:
         return {}, ""
     if is_nano(model) and lm is not None:
+        changes |= dict.fromkeys(_NOT_SERVED if served else ())
         return changes, f"settings: the recipe's for a nano model, which {model} is"
     parameters = _parameters(model, online=online)
     # A server trains adapters alone, so the size of its model changes nothing here.

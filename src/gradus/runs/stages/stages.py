@@ -48,6 +48,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.tasks import reserved_ids
 from gradus.training.distributed.processes import barrier, world
+from gradus.training.tinker.weights import ServedTraining, measure_server
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
@@ -57,9 +58,10 @@ Stage = tuple[Callable[[RunContext, Table], None], Select]  # what it does, fill
 def _do_model(run: RunContext, cost: Table) -> None:
     """Make the nano model, unless a model was given."""
     if (address := run.job.address()) is not None:
-        run.job.words(address)
-        name = address.base()
-        run.console.print(f"{address.url} trains {name} by the Tinker API", highlight=False)
+        name = address.base()  # a name that the server does not have is not asked of the Hub
+        source = ServedTraining(model=address, words=run.job.words(address), counts=run.counts)
+        reduction = measure_server(source, run.recipe.grpo)
+        run.console.print(f"{address.url} trains {name}; losses are a {reduction.name}", highlight=False)
         return
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.

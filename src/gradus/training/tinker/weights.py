@@ -14,7 +14,8 @@ from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
 from gradus.policies.tinker.served import WeightsAddress, served_policy
-from gradus.training.tinker.reduction import measure_reduction
+from gradus.training.config import GrpoConfig
+from gradus.training.tinker.reduction import Reduction, measure_reduction
 from gradus.training.tinker.remote import RemoteModel
 from gradus.training.tinker.requests import TrainingRequests
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
@@ -101,6 +102,14 @@ class ServedWeights:
             update={"sampler": sampler, "state": self.save(folder.name), "rank": self.rank}
         )
         write_folder(folder, lambda aside: saved.write(aside, words))
+
+
+def measure_server(source: ServedTraining, config: GrpoConfig) -> Reduction:
+    """Measures a server, before anything is spent. Raises ConfigError if it lacks what these settings need."""
+    weights = ServedWeights(source, config)
+    if config.kl_coef:
+        require_prompt_logprobs(source)
+    return weights.remote.reduction
 
 
 def require_prompt_logprobs(source: ServedTraining) -> TinkerPolicy:
