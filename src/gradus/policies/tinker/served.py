@@ -42,13 +42,29 @@ class WeightsAddress(BaseModel):
         return self.service().find_model(self.words)
 
     def sampling_client(self) -> Any:
-        """The server's client that samples from these weights. Raises ConfigError if it has them no more."""
+        """The server's client that samples from these weights; the same for all that ask. Raises ConfigError if it has them no more."""
+        service, base = self.service(), self.base()
+        key = self.sampler or base
+        if key not in service.samplers:
+            with service.explained(f"sample from {key}"):
+                if self.sampler is None:
+                    return service.client.create_sampling_client(base_model=base)
+                client = service.client.create_sampling_client(model_path=self.sampler)
+            # SkyRL samples from saved weights only as long as their model is in training.
+            if self.state is not None and not service.can_sample(client):
+                client = self._load_state(base)
+            service.samplers[key] = client
+        return service.samplers[key]
+
+    def _load_state(self, base: str) -> Any:
+        """Loads the saved state into a new adapter; returns the client that samples from it."""
         service = self.service()
-        base = self.base()
-        with service.explained(f"sample from {self.sampler or base}"):
-            if self.sampler is None:
-                return service.client.create_sampling_client(base_model=base)
-            return service.client.create_sampling_client(model_path=self.sampler)
+        with service.explained(f"sample from {self.state}"):
+            training = service.client.create_lora_training_client(base_model=base, rank=self.rank)
+            loading = training.load_state(self.state)
+        service.result(loading, f"load the state {self.state}")
+        with service.explained(f"sample from {self.state}"):
+            return training.save_weights_and_get_sampling_client()
 
     def write(self, folder: Path, words: LoadedTokenizer) -> None:
         """Writes a folder that every command that samples takes for a model."""

@@ -56,6 +56,7 @@ class TinkerService:
     def __init__(self, url: str) -> None:
         self.url = url
         self.measured: dict[str, Any] = {}  # what was found out about each of its models, once for all that use them
+        self.samplers: dict[str, Any] = {}  # clients of saved weights, by their path on the server
         self._session: Any = None
 
     @cached_property
@@ -88,6 +89,18 @@ class TinkerService:
     def forget_session(self) -> None:
         """Begins a new session with the next request."""
         self._session = None
+        self.samplers.clear()
+
+    def can_sample(self, client: Any) -> bool:
+        """Says whether the server samples a token from the weights of a sampling client."""
+        types = self.sdk.types
+        params = types.SamplingParams(max_tokens=1)
+        try:
+            future = client.sample(prompt=types.ModelInput.from_ints([0]), num_samples=1, sampling_params=params)
+            self.result(future, "sample")
+        except (ConfigError, ServerLost):
+            return False
+        return True
 
     def model_names(self) -> list[str]:
         """The base models that the server has. Raises ConfigError if it cannot be asked."""
@@ -133,6 +146,8 @@ class TinkerService:
         sdk = self.sdk
         try:
             yield
+        except GradusError:  # of a request within this one, as of the session that it begins
+            raise
         except (sdk.APIConnectionError, sdk.NotFoundError, sdk.InternalServerError) as error:
             raise ServerLost(f"{self.url} was lost when asked to {request}: {first_line(error)[:_WORDS]}") from error
         except sdk.APIStatusError as error:
