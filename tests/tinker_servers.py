@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import site
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
-__all__ = ["HERE", "Python", "environment", "program", "sdk_python_of", "serving"]
+__all__ = ["HERE", "Python", "environment", "program", "sdk_python_of", "serving", "serving_skyrl"]
 
 HERE = Path(__file__).parent / "interop"
 # What the SDK and the cookbook import, beyond what Gradus is tested with; the cookbook's own list names a package for other models.
@@ -39,6 +43,83 @@ def sdk_python_of(version: str) -> Path:
             pytest.skip(f"needs tinker {version} from a package registry: {installed.stderr[-300:]}")
         (folder / "done").touch()
     return folder / "bin" / "python"
+
+
+def skyrl_python() -> Path:
+    """The Python of an environment with SkyRL, which starts its own processes by ``uv run``: a few lines stand in for that."""
+    folder = Path(tempfile.gettempdir()) / "gradus-skyrl-0.3.0"
+    if not (folder / "done").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        pip = [folder / "bin/pip", "install", "--quiet", "skyrl[tinker,jax]==0.3.0", "tinker==0.24.1"]
+        installed = subprocess.run(pip, capture_output=True, text=True)
+        if installed.returncode != 0:
+            pytest.skip(f"needs SkyRL from a package registry: {installed.stderr[-300:]}")
+        (types,) = folder.glob("lib/python*/site-packages/skyrl/tinker/types.py")
+        # Before Python 3.12 pydantic takes the other TypedDict.
+        mended = types.read_text().replace(", TypedDict\n", "\nfrom typing_extensions import TypedDict\n", 1)
+        types.write_text(mended)
+        uv = folder / "bin/uv"
+        run = 'subprocess.call([sys.executable, *sys.argv[sys.argv.index("-m") :]])'
+        uv.write_text(f"#!{folder / 'bin/python'}\nimport subprocess, sys\nsys.exit({run})\n")
+        uv.chmod(0o755)
+        (folder / "done").touch()
+    return folder / "bin" / "python"
+
+
+@contextmanager
+def serving_skyrl(model: Path, out: Path) -> Iterator[str]:
+    """SkyRL's server on the CPU; yields its address. Batches have one size, so that little is compiled."""
+    binaries = skyrl_python().parent
+    out.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "JAX_PLATFORMS": "cpu",
+        "HF_HUB_OFFLINE": "1",
+        "SKYRL_DATABASE_URL": f"sqlite:///{out / 'tinker.db'}",
+    }
+    backend = (
+        '{"max_lora_adapters": 4, "max_lora_rank": 8, "train_micro_batch_size": 32, "sample_max_num_sequences": 32}'
+    )
+    words = [
+        "uv",
+        "run",
+        "-m",
+        "skyrl.tinker.api",
+        "--base-model",
+        model,
+        "--backend",
+        "jax",
+        "--backend-config",
+        backend,
+    ]
+    words += ["--checkpoints-base", out / "saved", "--host", "127.0.0.1", "--port", str(port)]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with (out / "log").open("w") as log:
+        process = subprocess.Popen(
+            [binaries / words[0], *words[1:]],
+            env=kept | settings,
+            cwd=out,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            while not _answers(port):
+                assert process.poll() is None, (out / "log").read_text()[-2000:]
+                time.sleep(1.0)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/api/v1/get_server_capabilities").is_success
+    except httpx.HTTPError:
+        return False
 
 
 def environment(key: str = "tml-test") -> dict[str, str]:
@@ -72,5 +153,5 @@ def serving(python: Path, model: Path, out: Path, keys: str = "") -> Iterator[tu
         assert "Traceback" not in log, log
 
 
-def program(python: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python, *words], env=environment(), capture_output=True, text=True, timeout=400)
+def program(python: Path, *words: str | Path, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, *words], env=environment(), capture_output=True, text=True, timeout=timeout)
