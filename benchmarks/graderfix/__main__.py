@@ -14,10 +14,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from graderfix.rivals import RIVALS
 from graderfix.side import SHARE
 from gradus.core.documents import SCHEMA
 from gradus.core.files import read_toml, write_text
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--clones", type=Path, help="folder of clones, as OWNER+NAME/repo; cloned from GitHub otherwise"
     )
     parser.add_argument("--only", action="append", help="names of graders; repeatable")
-    parser.add_argument("--by", default="gradus", choices=("gradus", "reward-doctor", "gradecheck"), help="who audits")
+    parser.add_argument("--by", default="gradus", choices=("gradus", *RIVALS), help="who audits")
     parser.add_argument("--out", type=Path, help="file for the rows as JSON")
     told = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -154,6 +156,7 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
     }
     for name, share in shares.items():
         print(f"{name}: {format_interval({'mean': share.mean, 'low': share.low, 'high': share.high})} of {share.n}")
+    print(f"seconds: {median(row['seconds'] for row in ran):.1f} in the median, {max(row['seconds'] for row in ran):.1f} at most")
     for row in rows:
         wrong = not row["right_reason"] if row in found else row in flawed or (row in passing and _is_find(row))
         if wrong or row["verdict"] == "not run":
