@@ -156,7 +156,9 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
     }
     for name, share in shares.items():
         print(f"{name}: {format_interval({'mean': share.mean, 'low': share.low, 'high': share.high})} of {share.n}")
-    print(f"seconds: {median(row['seconds'] for row in ran):.1f} in the median, {max(row['seconds'] for row in ran):.1f} at most")
+    print(
+        f"seconds: {median(row['seconds'] for row in ran):.1f} in the median, {max(row['seconds'] for row in ran):.1f} at most"
+    )
     for row in rows:
         wrong = not row["right_reason"] if row in found else row in flawed or (row in passing and _is_find(row))
         if wrong or row["verdict"] == "not run":

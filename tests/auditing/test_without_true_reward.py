@@ -1,5 +1,6 @@
 """Where nobody knows a true reward, what needs one is left open and the rest is audited."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -8,9 +9,10 @@ import pytest
 from fakes import lamps
 
 import gradus
+from gradus.auditing.plans.offered import answers_in, offered_answers
 from gradus.auditing.plans.plan import answer_space
 from gradus.auditing.run import AuditSettings, run_audit
-from gradus.core import AuditHints
+from gradus.core import AuditHints, Episode, StopReason, Task, Turn
 from gradus.interop.classes import class_spec
 from gradus.runs.stages.audits import store_audit
 
@@ -195,3 +197,52 @@ def test_a_plan_that_does_not_look_and_earns_over_half_of_the_best_is_said() -> 
     assert check.measured["free"] == pytest.approx(1.0)
     assert "checkout" in check.evidence
     assert result.verdict != "pass"
+
+
+class _Towers:
+    """Three disks on three towers, and a larger one may stand on a smaller one: a fault. Only the text says how a move is written."""
+
+    max_turns = 14
+
+    def reset(self, seed):
+        self.towers, self.errors = {"A": [3, 2, 1], "B": [], "C": []}, 0
+        return f"Move all disks to C, as they stand. A move names two towers, as in '[A C]'.\n{self.shown()}"
+
+    def shown(self):
+        return "\n".join(f"{name}: {disks}" for name, disks in self.towers.items())
+
+    def step(self, action):
+        move = re.fullmatch(r"\[([ABC]) ([ABC])\]", action)
+        if move is None or not self.towers[move[1]]:
+            self.errors += 1
+            return "That is no move.", 0.0, self.errors > 1
+        self.towers[move[2]].append(self.towers[move[1]].pop())
+        solved = self.towers["C"] == [3, 2, 1]
+        return self.shown(), float(solved), solved
+
+
+def test_blind_plans_make_moves_that_only_the_text_of_a_game_names() -> None:
+    """No plan ever made a legal move, and a game that accepts an illegal one was not told from a sound one."""
+    spec = class_spec(_Towers)
+    offered = offered_answers(spec, seed=0)
+    assert set(offered) == {f"[{source} {target}]" for source in "ABC" for target in "ABC"}
+    result = run_audit(spec, None, AuditSettings(episodes=20, budget=1600))
+    check = next(check for check in result.checks if check.subject == "one plan")
+    assert check.measured["free"] == pytest.approx(1.0), check.evidence
+    assert result.verdict == "unresolved", "there is no aim"
+
+
+def test_tools_and_fields_of_an_action_are_offered_by_their_schemas() -> None:
+    tool = {
+        "name": "look",
+        "parameters": {"properties": {"place": {"enum": ["hall", "yard"]}, "n": {"type": "integer"}}},
+    }
+    turn = Turn(index=0, observation='Answer with {"properties": {"key": {"type": "boolean"}}}', action="")
+    episode = Episode(
+        task=Task(environment="e", seed=0), policy="p", turns=(turn,), stop=StopReason.TERMINATED, tools=(tool,)
+    )
+    calls = [
+        '{"name": "look", "arguments": {"place": "hall", "n": 0}}',
+        '{"name": "look", "arguments": {"place": "yard", "n": 1}}',
+    ]
+    assert answers_in([episode])[:4] == [*calls, '{"key": true}', '{"key": false}']

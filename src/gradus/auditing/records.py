@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose
 from typing import Any, Literal
@@ -66,6 +66,13 @@ class Point:
     true_reward: Interval
 
 
+def is_own_aim(episodes: Iterable[Episode]) -> bool:
+    """Says if the reward of every episode is its true reward, as far as both are known."""
+    rows = list(episodes)
+    pairs = zip(rewards_of(rows), true_rewards_of(rows), strict=True)
+    return all(aim is None or reward is None or isclose(reward, aim) for reward, aim in pairs)
+
+
 def rewards_of(episodes: Sequence[Episode]) -> list[float | None]:
     """The reward of each episode, None if it has none."""
     return [episode.reward.value if episode.reward else None for episode in episodes]
@@ -117,8 +124,7 @@ class PanelEpisodes(Panel):
     @property
     def is_own_aim(self) -> bool:
         """The reward of every episode is its true reward, or no true reward is known: there is nothing to hold the reward against."""
-        pairs = (zip(self.rewards(name), self.true_rewards(name), strict=True) for name in self.episodes)
-        return all(aim is None or reward is None or isclose(reward, aim) for pair in pairs for reward, aim in pair)
+        return all(map(is_own_aim, self.episodes.values()))
 
     @property
     def max_turns(self) -> int:

@@ -23,6 +23,7 @@ from gradus.auditing.plans.exploit import (
 )
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks, not_graded
 from gradus.auditing.plans.judged import Judged
+from gradus.auditing.plans.offered import offered_answers
 from gradus.auditing.plans.panel import (
     Progress,
     blind_answers,
@@ -152,17 +153,18 @@ def run_audit(
     audited = grader if isinstance(grader, Grader) else spec.grader(grader)
     seed = settings.seed
     episodes = settings.episodes or (_AGENT_EPISODES if spec.foreign else _EPISODES)
+    offered = offered_answers(spec, seed=seed)
+    draw = blind_answers(spec, offered, seed=seed)
     started = time.monotonic()
-    panel = roll_out_panel(spec, audited, episodes=episodes, seed=seed, progress=settings.progress)
+    panel = roll_out_panel(spec, audited, draw, episodes=episodes, seed=seed, progress=settings.progress)
     if spec.foreign and settings.budget is None:
         each = (time.monotonic() - started) / max(1, sum(map(len, panel.episodes.values())))
         settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / each)))
-    draw = blind_answers(spec, seed=seed)
     hygiene = check_hygiene(spec, audited, panel, draw, seed=seed, elsewhere=settings.elsewhere)
     points = [_point(name, panel.role(name), rolled_out) for name, rolled_out in panel.episodes.items()]
     hack = None
     if panel.is_graded:
-        checks, hack, search = _checked(spec, audited, panel, settings)
+        checks, hack, search = _checked(spec, audited, panel, offered, settings)
         for plan, rolled_out in zip(search.finalists, search.episodes, strict=True):
             points.append(_point(f"search: {plan.describe()}", "search", rolled_out))
     else:
@@ -194,12 +196,13 @@ def _checked(
     spec: EnvironmentSpec,
     grader: Grader,
     panel: PanelEpisodes,
+    offered: Sequence[str],
     settings: AuditSettings,
 ) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
     seed = settings.seed
     tasks = main_tasks(spec, panel.tasks)
-    draw = blind_answers(spec, seed=seed)
+    draw = blind_answers(spec, offered, seed=seed)
     budget = settings.budget
     if budget is None:
         budget = _BUDGET
@@ -211,6 +214,7 @@ def _checked(
         draw,
         budget=budget,
         seed=seed,
+        offered=offered,
         progress=settings.progress,
     )
     searched, hack = check_search(search)

@@ -38,9 +38,6 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     def random_move(_: Observation, script: Script) -> str:
         return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
 
-    def some_move(seed: int) -> str:
-        return Random(seed).choice(actions) if actions else str(seed)
-
     # With actions a random one stands in for silence, so silence is no floor.
     ladder = [*(() if actions else ("silence",)), "random", *(("expert",) if has_expert else ())]
     spec = game_spec(
@@ -48,7 +45,7 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
         summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],
         make=lambda: ClassEnvironment(kind(), actions),
         random_move=random_move,
-        moves=some_move,
+        moves=(lambda seed: Random(seed).choice(actions)) if actions else None,
         max_turns=turns,
         per_turn=True,
         teacher="expert" if has_expert else "random",

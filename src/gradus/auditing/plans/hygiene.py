@@ -16,6 +16,7 @@ from gradus.auditing.records import AuditCheck, PanelEpisodes, shortened
 from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
+from gradus.rollouts.under_way import first_sight
 from gradus.sandbox import clock
 
 Elsewhere = Callable[[Sequence[Task], int, int], Sequence[Sequence[str]]]  # of tasks, a seed and a PYTHONHASHSEED
@@ -257,23 +258,17 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     if spec.content is not None:
         return []
     until = clock.now() + 1.0
-    training: set[str] = set()
-    with closing(blocking(spec.make())) as environment:
-        for i in range(len(tasks)):
-            if clock.now() > until:  # questions that are slow to make
-                tasks = tasks[:i]
-                break
-            training.add(_question(environment, spec.train_task(i)))
-        shared = [task for task in tasks if _question(environment, task) in training]
+    training: set[Any] = set()
+    for i in range(len(tasks)):
+        if clock.now() > until:  # questions that are slow to make
+            tasks = tasks[:i]
+            break
+        training.add(first_sight(spec, spec.train_task(i))["text"])
+    shared = [task for task in tasks if first_sight(spec, task)["text"] in training]
     if len(shared) <= _SHARED * len(tasks):
         return []
     count = f"{len(shared)} of {len(tasks)} test questions"
     return [f"{count} are training questions too, e.g. seed {shared[0].seed}"]
-
-
-def _question(environment: Any, task: Task) -> str:
-    """The text that a task begins with."""
-    return environment.reset(seed=task.seed, **task.options).text
 
 
 def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:

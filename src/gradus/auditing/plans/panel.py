@@ -28,10 +28,12 @@ from gradus.stats import mean_interval
 Progress = Callable[[str, float, int], None]  # is given what is done, how much of it, and of how much
 
 
-def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Draw:
-    """Seed -> an answer drawn without looking: the environment's own draw, or one from the answer space."""
+def blind_answers(spec: EnvironmentSpec, offered: Sequence[str] = (), *, seed: int) -> Draw:
+    """Seed -> an answer drawn without looking: the environment's own draw, one of those that its texts offer, or one from the answer space."""
     if spec.audit.random_answers is not None:
         return spec.audit.random_answers
+    if offered:
+        return lambda drawn: offered[drawn // 7 % 9973 % len(offered)]
     space = answer_space(spec, (), seed=seed)
     return lambda drawn: space.text([drawn // (7 * place + 1) % 9973 % size for place, size in enumerate(space.sizes)])
 
@@ -55,6 +57,7 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
 def roll_out_panel(
     spec: EnvironmentSpec,
     grader: Grader,
+    draw: Draw,
     *,
     episodes: int,
     seed: int,
@@ -68,7 +71,7 @@ def roll_out_panel(
     roles = spec.audit.panel
     if roles is None:
         roles = Panel(ladder=("random", spec.teacher) if spec.teacher else ("random",))
-        cast = _cast_for_nothing(spec, seed)
+        cast = _cast_for_nothing(spec, draw, seed)
     else:
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
@@ -111,9 +114,8 @@ def policy_of(spec: EnvironmentSpec, name: str, draw: Draw) -> Policy:
     return spec.policy(name)
 
 
-def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> Mapping[str, Policy]:
+def _cast_for_nothing(spec: EnvironmentSpec, draw: Draw, seed: int) -> Mapping[str, Policy]:
     """Policies for an environment that declares no panel; the constant and the cycle are drawn blindly."""
-    draw = blind_answers(spec, seed=seed)
     first, second = (draw(child_seed(seed, "audit", "cycle", i) % 2**31) for i in range(2))
     cast = {"random": policy_of(spec, "random", draw)}
     if spec.teacher is not None:

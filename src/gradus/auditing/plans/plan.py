@@ -75,8 +75,10 @@ class AnswerSpace:
         return [word if word in legal else None for word, legal in zip(padded, self.places, strict=True)]
 
 
-def answer_space(spec: EnvironmentSpec, episodes: Iterable[Episode], *, seed: int) -> AnswerSpace:
-    """The grammar's places, or one place with a pool of whole answers."""
+def answer_space(
+    spec: EnvironmentSpec, episodes: Iterable[Episode], *, seed: int, offered: Sequence[str] = ()
+) -> AnswerSpace:
+    """The grammar's places, or one place with a pool of whole answers. ``offered``: by the environment's texts, if nothing is declared."""
     if spec.language.grammar:
         return AnswerSpace(places=tuple(map(tuple, spec.language.grammar)))
     drawn: list[str] = []
@@ -87,6 +89,8 @@ def answer_space(spec: EnvironmentSpec, episodes: Iterable[Episode], *, seed: in
         answers = sorted(set(drawn))
         if _is_closed(answers, rolled_out):
             return AnswerSpace(places=((*answers, ""),))
+    if offered:
+        return AnswerSpace(places=(tuple(dict.fromkeys((*offered, *_spread(rolled_out, _POOL), ""))),))
     pool = dict.fromkeys((*drawn[:_POOL], *_spread(rolled_out, _POOL), COPY, *_PLAIN))
     return AnswerSpace(places=(tuple(pool),))
 

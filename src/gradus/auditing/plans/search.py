@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import cast
 
 import numpy as np
@@ -42,7 +42,9 @@ _PLANS = 32  # in one generation
 _TASKS = 6  # that each plan is rolled out on
 _ELITE = 6
 _MOST_SWEPT = 40  # answers that are each given once
-_MOST_PAIRED = 8
+_MOST_PAIRED = 12
+_TIMES = (1, 2, 3)  # that an answer is given before another one
+_SWEEP_TASKS = 2
 _LONG = 8  # turns of an episode that may have four stretches
 _FINAL_TASKS = 18
 _BENT = 4.0  # as much of the budget as any other shape: its table is the largest
@@ -163,14 +165,15 @@ def search(
             progress(under_way.episodes, budget)
     further = _sweeps(field)
     if further:
-        finalist = min(under_way.judge(further, _TASKS), key=_by_objective)
-        under_way.best += under_way.judge([finalist.plan], _FINAL_TASKS)
+        first = sorted(under_way.judge(further, _SWEEP_TASKS), key=_by_objective)
+        second = under_way.judge([candidate.plan for candidate in first[:_PLANS]], _TASKS)
+        under_way.best += under_way.judge([min(second, key=_by_objective).plan], _FINAL_TASKS)
     under_way.best.sort(key=_by_objective)
     return under_way
 
 
 def _sweeps(field: Field) -> list[Plan]:
-    """Plans that need no search if an answer is one of a few: every answer once and then one of them again and again, and pairs in turn.
+    """Plans that need no search if an answer is one of a few: every answer once and then one of them again and again, pairs in turn, and one some times, then another.
 
     "Add everything, then check out" is such a plan, and no cycle or stretch is one.
     """
@@ -180,11 +183,15 @@ def _sweeps(field: Field) -> list[Plan]:
     answers = list(range(sizes[0]))
     orders = [answers[:last] + answers[last + 1 :] + [last] for last in answers]
     sweep = Shape(name="every answer once", steps=len(answers), each=True)
-    pairs = list(combinations(answers, 2)) if len(answers) <= _MOST_PAIRED else []
-    tables = [(sweep, order) for order in orders] + [(Shape(name="pair", steps=2, cycle=True), pair) for pair in pairs]
+    rows: list[tuple[Shape, Sequence[int], int]] = [(sweep, order, field.horizon) for order in orders]
+    if len(answers) <= _MOST_PAIRED:
+        cycle, stretches = Shape(name="pair", steps=2, cycle=True), Shape(name="two stretches", steps=2)
+        rows += [(cycle, pair, field.horizon) for pair in combinations(answers, 2)]
+        # How long the first answer goes on is no share of an episode whose length depends on the answers.
+        rows += [(stretches, pair, 2 * times) for times in _TIMES for pair in permutations(answers, 2)]
     return [
-        Plan(space=field.space, shape=shape, horizon=field.horizon, table=np.array([row], dtype=np.intp))
-        for shape, row in tables
+        Plan(space=field.space, shape=shape, horizon=horizon, table=np.array([row], dtype=np.intp))
+        for shape, row, horizon in rows
     ]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from gradus.auditing.records import high_of, low_of
+from gradus.auditing.text.gold import contained
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, mean_interval
 
@@ -120,12 +121,16 @@ def rate(
 
 
 def _held(probe: Probe) -> float:
-    """Says how much of the right answer an answer holds, from 0 to 1: a reward for the words that are right pays about as much."""
+    """Says how much of the right answer an answer holds, from 0 to 1: a reward for the words that are right pays about as much.
+
+    Of all options in a row a share is right, however they are joined.
+    """
+    part = contained(probe.answer, probe.task.answer)
     words = re.findall(r"\w+", probe.answer.lower())
     right = re.findall(r"\w+", probe.task.answer.lower())
     if not right or len(words) > _LONG * len(right):
-        return 0.0
-    return SequenceMatcher(None, right, words, autojunk=False).ratio()
+        return part
+    return max(part, SequenceMatcher(None, right, words, autojunk=False).ratio())
 
 
 def shown(probe: Probe) -> Shown:

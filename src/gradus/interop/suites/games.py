@@ -44,14 +44,15 @@ def game_spec(
     summary: str,
     make: Callable[[], Environment],
     random_move: Answer,
-    moves: Callable[[int], str],
+    moves: Callable[[int], str] | None,
     max_turns: int,
     limits: tuple[float, float] | None = None,
     per_turn: bool = False,
     teacher: str = "random",
     ladder: Sequence[str] = ("silence", "random"),
 ) -> EnvironmentSpec:
-    """A game as an environment. ``random_move`` plays a legal move; ``moves(seed)`` is some move, for the audit.
+    """A game as an environment. ``random_move`` plays a legal move; ``moves(seed)`` is some move, for the audit; None if only the game's
+    own texts name them.
 
     A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
     panel's, from worst to best; leave silence out if a random move stands in for what cannot be understood.
@@ -70,7 +71,7 @@ def game_spec(
         policies={
             "random": policy_factory("random", random_move),
             "silence": policy_factory("silence", lambda _, __: ""),
-            "constant": lambda text: constant_policy(text or moves(0)),
+            "constant": lambda text: constant_policy(text or (moves(0) if moves else "")),
         },
         true_reward=lambda episode: None if episode.stop is StopReason.FAILED else episode.env_return or 0.0,
         teacher=teacher,

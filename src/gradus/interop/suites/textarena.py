@@ -55,7 +55,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         summary=f"TextArena's {name}{opponent}",
         make=lambda: ClassEnvironment(TextArenaGame(name, players)),
         random_move=_random_move,
-        moves=lambda seed: f"[{seed % 21}]",
+        moves=None,
         max_turns=turns,
         limits=(-1.0, 1.0),
     )

@@ -15,6 +15,7 @@ from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
 from gradus.auditing.exports import junit, sarif
 from gradus.auditing.plans.hygiene import digests
+from gradus.auditing.plans.offered import offered_answers
 from gradus.auditing.plans.panel import blind_answers
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
@@ -99,5 +100,7 @@ def roll_out_here(arguments: Json) -> None:
     """Rolls out in this process, which :func:`replay_elsewhere` started."""
     spec = environments.load(arguments["environment"])
     tasks = [Task(environment=spec.name, **row) for row in arguments["tasks"]]
-    observed = digests(spec, tasks, blind_answers(spec, seed=arguments["seed"]), arguments["seed"])
+    seed = arguments["seed"]
+    draw = blind_answers(spec, offered_answers(spec, seed=seed), seed=seed)
+    observed = digests(spec, tasks, draw, seed)
     Path(arguments["out"]).write_text(json.dumps(observed), encoding="utf-8")

@@ -1,0 +1,209 @@
+"""Answers that an environment itself offers: its own texts are the vocabulary of a policy that cannot read.
+
+A form is what a text marks by brackets or quotes, lists behind a colon, or describes by a JSON schema. Each word of a form may be another
+word of its kind that the texts show: a number another number, a letter another letter. What the environment says to such answers is text too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, cast
+
+from gradus.auditing.plans.plan import TurnPolicy
+from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Task, child_rng
+from gradus.core.printing import beginning
+from gradus.rollouts import roll_out
+
+_MARKED = re.compile(r"\[[^\[\]\n]{1,30}\]|`([^`\n]{1,30})`|(?<!\w)'([^'\n]{1,30})'(?!\w)|\"([^\"\n]{1,30})\"")
+_LISTED = re.compile(r":\s*((?:[\w-]{1,20}(?:,\s*(?:or |and )?| or )){1,20}[\w-]{1,20})")
+_SEPARATOR = re.compile(r",\s*(?:or |and )?| or ")
+_TOKEN = re.compile(r"\d+|[^\W\d_]+")
+_LETTER = re.compile(r"\b[^\W\d_]\b")
+_NUMBER = re.compile(r"\b\d{1,2}\b")
+_FILLED = 24  # answers of one form
+_FORMS = 16
+_OFFERED = 48
+_ROUNDS = 2  # the replies to the first answers show further forms
+_NONSENSE = ("", "?!")
+_FOLLOWING = 6  # further answers of an episode that begins with one
+_VALUES: Mapping[str, Sequence[Any]] = {
+    "integer": (0, 1),
+    "number": (0, 1),
+    "boolean": (True, False),
+    "array": ([],),
+    "object": ({},),
+}
+
+
+def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
+    """Returns answers that the environment's texts offer, those that it understands first; none if answers are declared, or a task has one turn.
+
+    An answer is understood if it is valid and its reply is not what nonsense gets.
+    """
+    declared = spec.language.grammar or spec.audit.random_answers
+    if declared or spec.foreign or spec.max_turns < 2:
+        return []
+    episodes = _begun_with(spec, [[text] for text in _NONSENSE], [], seed)
+    refusals = {_reply(episode, 0) for episode in episodes}
+    answers: list[str] = []
+    understood: list[str] = []
+    for _ in range(_ROUNDS):
+        answers += [text for text in answers_in(episodes) if text not in answers][:_OFFERED]
+        rng = child_rng(seed, "offered", len(answers))
+        untaken = [text for text in answers if text not in understood]
+        # Some answers are understood only behind others.
+        rows = [[*rng.sample(understood, k=min(2, len(understood))), text] for text in untaken[:_OFFERED]]
+        episodes += _begun_with(spec, rows, understood, seed)
+        turns = [(episode, turn) for episode in episodes for turn in episode.turns]
+        taken = {turn.action for episode, turn in turns if turn.valid and _reply(episode, turn.index) not in refusals}
+        understood = [text for text in answers if text in taken]
+    # Another answer of their form may be understood in another state.
+    forms = set(map(_form, understood))
+    alike = [text for text in answers if _form(text) in forms]
+    return list(dict.fromkeys([*understood, *alike] if understood else answers))[:_OFFERED]
+
+
+def _form(text: str) -> str:
+    """Returns an answer with a sign for the kind of each word."""
+    return _TOKEN.sub(lambda match: "9" if match[0].isdigit() else "a" * min(2, len(match[0])), text)
+
+
+def _begun_with(
+    spec: EnvironmentSpec, first: Sequence[Sequence[str]], further: Sequence[str], seed: int
+) -> list[Episode]:
+    """Rolls out an episode that begins with each row of answers, and goes on with further ones in a random order."""
+
+    def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
+        if turn < len(first[start.group]):
+            return first[start.group][turn]
+        if turn > _FOLLOWING or not further:
+            return ""
+        return child_rng(seed, *start.key, "offered", turn).choice(further)
+
+    tasks: list[Task] = [spec.train_task(0)] * len(first)
+    return roll_out(spec, TurnPolicy(answer, name="offered"), tasks, seed=seed, key=("audit", "offered")).episodes
+
+
+def _reply(episode: Episode, turn: int) -> str:
+    """Returns what was shown after a turn, without the answer's own words."""
+    following = [each.observation for each in episode.turns[turn + 1 : turn + 2]]
+    final = episode.final.text if episode.final else ""
+    text = (following or [final])[0]
+    answer = episode.turns[turn].action
+    return text.replace(answer, "") if answer else text
+
+
+def answers_in(episodes: Iterable[Episode]) -> list[str]:
+    """Returns the answers that the texts and tools of episodes offer: each form as it stands, then filled with other words."""
+    episodes = list(episodes)
+    prompts = dict.fromkeys(episode.system_prompt for episode in episodes)
+    shown = dict.fromkeys(turn.observation for episode in episodes for turn in episode.turns)
+    ends = dict.fromkeys(episode.final.text for episode in episodes if episode.final)
+    errors = dict.fromkeys(turn.error or "" for episode in episodes for turn in episode.turns)
+    texts = [text for text in dict.fromkeys([*prompts, *shown, *ends, *errors]) if text]
+    schemas = [tool for episode in episodes[:1] for tool in episode.tools]
+    described = [answer for text in texts for answer in _described(text)]
+    called = [answer for schema in schemas for answer in _calls(schema)]
+    return list(dict.fromkeys([*called, *described, *answers_offered(texts)]))
+
+
+def answers_offered(texts: Sequence[str]) -> list[str]:
+    """Returns the marked and listed forms of texts, filled.
+
+    >>> answers_offered(["Type the towers, as in '[A C]'. A: 3 2 1, B:, C:"])[:3]
+    ['[A C]', '[A A]', '[A B]']
+    """
+    marked = [next(filter(None, (*match.groups(), match[0]))) for text in texts for match in _MARKED.finditer(text)]
+    listed = [item for text in texts for match in _LISTED.finditer(text) for item in _SEPARATOR.split(match[1])]
+    forms = list(dict.fromkeys([*marked, *listed]))[:_FORMS]
+    everything = "\n".join(texts)
+    letters = list(dict.fromkeys(_LETTER.findall(everything)))
+    words = list(
+        dict.fromkeys(word for form in forms for word in _TOKEN.findall(form) if len(word) > 1 and word.isalpha())
+    )
+    numbers = sorted({int(number) for number in _NUMBER.findall(everything)})
+    filled: list[str] = []
+    for form in forms:
+        filled += _filled(form, letters, words, numbers)
+    return list(dict.fromkeys([*forms, *filled]))
+
+
+def _filled(form: str, letters: Sequence[str], words: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Returns a form with other words of the same kind, evenly over all combinations."""
+    tokens = _TOKEN.findall(form)
+    # One below and one above what is shown: a limit is a place for faults.
+    span = range(max(0, min(numbers, default=0) - 1), max(numbers, default=0) + 2)
+    digits = [str(number) for number in span]
+    choices: list[Sequence[str]] = []
+    for token in tokens:
+        if token.isdigit():
+            choices.append(digits)
+        elif len(token) == 1:
+            choices.append([letter for letter in letters if letter.isupper() == token.isupper()])
+        else:
+            choices.append([*words, *letters])
+    template = _TOKEN.sub("\0", form)
+    filled = _evenly(template, choices)
+    # Several words may be the names of numbers, as in [row column].
+    if len(tokens) > 1 and not any(map(str.isdigit, tokens)):
+        filled += _evenly(template, [digits] * len(tokens))
+    return filled
+
+
+def _evenly(template: str, choices: Sequence[Sequence[str]]) -> list[str]:
+    """Returns some combinations of the choices, evenly over all, in the places of a template."""
+    total = prod(map(len, choices)) if choices else 0
+    places = range(0, total, 1 + total // _FILLED)
+    return [_combination(template, choices, index) for index in places]
+
+
+def _combination(template: str, choices: Sequence[Sequence[str]], index: int) -> str:
+    """Returns the template with the combination of that number, the last place counted first."""
+    chosen: list[str] = []
+    for values in reversed(choices):
+        index, place = divmod(index, len(values))
+        chosen.append(values[place])
+    for word in reversed(chosen):
+        template = template.replace("\0", word, 1)
+    return template
+
+
+def _described(text: str) -> list[str]:
+    """Returns answers by the JSON schemas that stand in a text: of an action, or of tools."""
+    answers: list[str] = []
+    decoder = json.JSONDecoder()
+    place = 0
+    while (place := text.find("{", place)) >= 0:
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except ValueError:
+            place += 1
+            continue
+        place = end
+        if isinstance(value, dict):
+            answers += _calls(cast("dict[str, Any]", value)) or _objects(cast("dict[str, Any]", value))
+    return answers
+
+
+def _calls(schema: Mapping[str, Any]) -> list[str]:
+    """Returns calls of a tool by its schema; none if it is not that of a tool."""
+    function = cast("Mapping[str, Any]", schema.get("function", schema))
+    name, parameters = function.get("name"), function.get("parameters", function.get("input_schema"))
+    if not isinstance(name, str) or not isinstance(parameters, Mapping):
+        return []
+    arguments = _objects(cast("Mapping[str, Any]", parameters)) or ["{}"]
+    return [json.dumps({"name": name, "arguments": json.loads(text)}) for text in arguments]
+
+
+def _objects(schema: Mapping[str, Any]) -> list[str]:
+    """Returns objects that a schema allows, the first with the first value of each field, the next with the second; none without fields."""
+    fields = cast("Mapping[str, Mapping[str, Any]]", schema.get("properties") or {})
+    values: dict[str, Sequence[Any]] = {}
+    for name, field in fields.items():
+        values[name] = field.get("enum") or _VALUES.get(str(field.get("type")), ("", beginning(name, 30)))
+    most = max(map(len, values.values()), default=0)
+    rows = [{name: options[i % len(options)] for name, options in values.items()} for i in range(most)]
+    return [json.dumps(row) for row in rows[:_FILLED]]
