@@ -265,3 +265,17 @@ def test_any_of_two_answer_blocks_is_found(before, after, pattern, reads, status
     wrong = check_of(_WRONG, judge, [replace(task, before=before, after=after) for task in sums()])
     assert wrong.status == status, wrong.evidence
     assert ("in two blocks" in wrong.evidence) == (status == "fail")
+
+
+def _by_share_of_characters(task, answer):
+    """One for the right answer; of a longer one the share that it is."""
+    return len(task.gold) / len(answer) if answer and task.gold in answer else 0.0
+
+
+@pytest.mark.parametrize(
+    ("judge", "status"), [(_by_share_of_characters, "pass"), (lambda task, answer: task.gold in answer, "fail")]
+)
+def test_all_options_in_a_row_are_compared_with_a_guess_however_they_are_joined(judge, status):
+    """Both of two options in one word earned a half, as either does, and the audit failed; of a grader that takes any text that holds the right one it must."""
+    check = check_of("blind answers", judge, tasks_of(["Yes", "Yes", "Yes", "No"] * 8))
+    assert check.status == status, check.evidence

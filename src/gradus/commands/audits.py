@@ -30,6 +30,7 @@ from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
     from gradus.auditing import AuditResult, AuditSettings, Judged
+    from gradus.auditing.plans.hygiene import Elsewhere
     from gradus.auditing.records import GradedCompletion
     from gradus.rewards import RewardFunction
 
@@ -215,46 +216,66 @@ def audit(
     'fail'
     """
     from gradus.auditing import AuditSettings
-    from gradus.auditing.accepted import limits_in, read_accepted, with_accepted, with_limits
-    from gradus.auditing.exports import workflow_lines
-    from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
+    from gradus.auditing.accepted import limits_in
+    from gradus.runs.stages.audits import audit_with_progress
 
     limits: Mapping[str, float] = limits_in(fail_on) if fail_on else {}
     if fast:
         episodes, seconds = episodes or _FAST_TASKS, seconds or _FAST_SECONDS
     if out is not None:
         check_file_can_be_written(Path(out) / "audit.json")
-    environment, functions = subject, list(rewards)
-    if rows is not None:
-        subjects = cast(Sequence[Any], subject) if isinstance(subject, list | tuple) else [subject]
-        environment, functions = rows, [*subjects, *rewards]
+    environment, functions = _subject(subject, rows, rewards)
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, functions)
     require_rewards_used(functions, [grader])
     spec = load_environment(environment, rewards=functions)
+    audited = spec.grader(grader)
     if play:
         settings = AuditSettings(episodes=episodes, seed=seed, unsafe=unsafe, limit=seconds)
-        _serve_game(spec, spec.grader(grader), settings, port)
-    is_name = isinstance(environment, str | Path) and not functions
+        _serve_game(spec, audited, settings, port)
     result = audit_with_progress(
         spec,
-        spec.grader(grader),
+        audited,
         episodes=episodes,
         budget=budget,
         seed=seed,
-        elsewhere=partial(replay_elsewhere, file_name(str(environment))) if is_name else None,
+        elsewhere=_elsewhere(environment, functions),
         unsafe=unsafe,
         limit=seconds,
         found=_first_exploit(),
     )
+    shown = Audit(spec, _judged(result, limits, environment), only_failed)
+    for path in shown.save(out) if out is not None else ():
+        note(f"written: {path}")
+    return shown
+
+
+def _subject(subject: Any, rows: Data | None, rewards: Rewards) -> tuple[Any, list[Any]]:
+    """What is loaded as an environment, and the rewards: a reward may stand before its rows."""
+    if rows is None:
+        return subject, list(rewards)
+    subjects = cast(Sequence[Any], subject) if isinstance(subject, list | tuple) else [subject]
+    return rows, [*subjects, *rewards]
+
+
+def _elsewhere(environment: Any, functions: Sequence[Any]) -> Elsewhere | None:
+    """Rolls tasks out in another process, which only a name can bring there."""
+    from gradus.runs.stages.audits import replay_elsewhere
+
+    is_name = isinstance(environment, str | Path) and not functions
+    return partial(replay_elsewhere, file_name(str(environment))) if is_name else None
+
+
+def _judged(result: AuditResult, limits: Mapping[str, float], environment: Any) -> AuditResult:
+    """The result by ``--fail-on`` and by what the author accepts beside the rows; printed as a workflow's lines in hosted CI."""
+    from gradus.auditing.accepted import read_accepted, with_accepted, with_limits
+    from gradus.auditing.exports import workflow_lines
+
     rows_file = Path(environment) if isinstance(environment, str | Path) else Path()
     result = with_accepted(with_limits(result, limits), read_accepted(rows_file.parent), date.today())
     for line in workflow_lines(result) if os.environ.get("GITHUB_ACTIONS") else ():
         print(line)
-    audited = Audit(spec, result, only_failed)
-    for path in audited.save(out) if out is not None else ():
-        note(f"written: {path}")
-    return audited
+    return result
 
 
 def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSettings, port: int) -> NoReturn:
