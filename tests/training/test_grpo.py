@@ -195,6 +195,8 @@ def test_a_run_ends_after_five_steps_in_which_nothing_could_be_learned(lamps_mod
     assert (result.steps, result.stopped) == (5, "no variance")
     (alert,) = [record for record in RunFolder(tmp_path / "run").records() if record["kind"] == "alert"]
     assert (alert["rule"], alert["action"], alert["step"]) == ("no variance", "stopped", 5)
+    assert "every answer of the last 5 steps earned 0" in alert["evidence"]
+    assert "the tasks are solved" in alert["remedy"]
     taught = settings(max_steps=6, validation_every=0, kl_coef=0.1)
     assert train_grpo(lamps_model, spec, taught, tmp_path / "other", options=options).steps == 6
 

@@ -19,6 +19,9 @@ _TELLING = 4  # decimals that make a number too particular to stand somewhere by
 _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
 _NEXT = (1, 2, 3)  # tasks whose hidden values are compared
+_ANSWER = re.compile(
+    r"\b(answer|correct|expected|gold|key|label|output|result|solution|target|truth)s?\b", re.IGNORECASE
+)
 _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
 _NAMED = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
 
@@ -40,6 +43,11 @@ def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) 
         if low > _LEAST_OWN and low - others / n > _LEAST_GAP:
             return place
     return None
+
+
+def names_the_answer(place: str) -> bool:
+    """Returns True if the word before a place says that the answer follows. Behind any other word, to read it may be the task."""
+    return _ANSWER.search(place) is not None
 
 
 def _shows(column: Sequence[Any], hidden: Sequence[Hidden]) -> int:

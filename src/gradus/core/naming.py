@@ -102,7 +102,7 @@ def _broken(name: str, kind: str, error: BaseException) -> ConfigError:
     where = f" ({Path(last.filename).name}, line {last.lineno})"
     if isinstance(error, SyntaxError):  # its own text has the line
         where = ""
-    return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{where}; mend it there")
+    return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{where}; fix it there")
 
 
 def import_file(name: str, kind: str) -> ModuleType:

@@ -435,13 +435,12 @@ class GrpoLoop:
             return
         if all(record["zero_variance_groups"] == 1.0 for record in steps):
             self.state.stopped = "no variance"
-            alert = {
-                "rule": self.state.stopped,
-                "severity": "stop",
-                "evidence": f"in no group of the last {_SILENT_STEPS} steps did rewards differ, so no weight was changed",
-                "remedy": "bring easier or harder tasks, sample at a higher temperature, or warm-start with teach.enabled = true",
-            }
-            self.alert(screen, alert, "stopped")
+            evidence, remedy = _silence(steps)
+            self.alert(
+                screen,
+                {"rule": self.state.stopped, "severity": "stop", "evidence": evidence, "remedy": remedy},
+                "stopped",
+            )
 
     def keep_to_time(self, screen: Screen) -> None:
         """Chooses the last step that fits the time, after steps 2 and 5 and when the time is nearly up."""
@@ -540,3 +539,21 @@ def _check_graded(groups: Sequence[Group]) -> None:
             )
     reason = (rewards[0].error if rewards else None) or "no reason was given"
     raise TrainingError(f"none of the {len(episodes)} episodes could be graded: {reason}")
+
+
+def _silence(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Says what steps without a difference within any group came to, and what to change."""
+    if (
+        all(record["reward_total_std"] == 0.0 for record in steps)
+        and len({record["reward_mean"] for record in steps}) == 1
+    ):
+        evidence = f"every answer of the last {_SILENT_STEPS} steps earned {steps[-1]['reward_mean']:g}, so no weight was changed"
+        return (
+            evidence,
+            "if that is the most that the reward gives, the tasks are solved: bring harder ones; else bring easier ones",
+        )
+    evidence = f"in no group of the last {_SILENT_STEPS} steps did rewards differ, so no weight was changed"
+    return (
+        evidence,
+        "bring easier or harder tasks, sample at a higher temperature, or warm-start with teach.enabled = true",
+    )

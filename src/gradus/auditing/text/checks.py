@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from math import fsum, inf
 
-from gradus.auditing.leaks import places_of_text, telling_place
+from gradus.auditing.leaks import names_the_answer, places_of_text, telling_place
 from gradus.auditing.records import (
     LEAST_EFFECT,
     AuditCheck,
@@ -332,8 +332,10 @@ def leaks(ground: Ground) -> AuditCheck:
             status="pass",
             evidence="no place of the prompt holds the gold answer",
         )
+    if names_the_answer(place):
+        return AuditCheck(subject="leaks", status="fail", evidence=f"the gold answer is in {place}; take it out")
     return AuditCheck(
         subject="leaks",
-        status="fail",
-        evidence=f"the gold answer is in {place}; take it out",
+        status="open",
+        evidence=f"the gold answer is in {place}: a leak, unless the task is to copy it from there",
     )

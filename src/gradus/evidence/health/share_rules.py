@@ -98,6 +98,9 @@ def _solved(history: History) -> str:
 
     Where adaptive weights are lowered with success the reward falls by that alone, and the true reward tells what was learned.
     """
+    rewards = set(history.column("reward_mean", _WINDOW).tolist())
+    if len(rewards) == 1 and min(rewards) > 0 and not history.column("reward_total_std", _WINDOW).any():
+        return f"; every answer earned {format_number(min(rewards))}: if that is the most, the tasks are solved"
     start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
     first_spread = history.first_mean("reward_total_std", 5)
     spread = history.mean("reward_total_std", _WINDOW)

@@ -293,7 +293,7 @@ def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tupl
     if cut >= _CUT:
         return f"{why}, and {cut:.0%} of them are cut", _for_cut_answers(probe, spec, config)
     if probe.stated >= _STATED:
-        remedy = "say in the question how to answer, or mend the reward (gradus rewards try)"
+        remedy = "say in the question how to answer, or fix the reward (gradus rewards try)"
         return f"{why}, though {probe.stated:.0%} of them hold the gold answer, as {probe.example[1][:60]!r}", remedy
     if spec.teacher is not None:
         remedy = "warm-start it with --set teach.enabled=true, or bring easier questions"

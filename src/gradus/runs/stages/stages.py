@@ -93,11 +93,9 @@ def _do_audit(run: RunContext, cost: Table) -> None:
     if result.verdict == "fail" and not run.anyway:
         name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
-        others = ", ".join(grader for grader in run.spec.graders if grader != run.grader.name)
-        other = f"choose another with --set grader=NAME ({others}), " if others else ""
         raise AuditFailed(
             f"expected a grader that passes its audit, got {run.grader.name}, which fails ({name}: {reason}; see {page}); "
-            f"mend it, {other}or run with --anyway (in Python anyway=True)",
+            "fix it, or run with --anyway (in Python anyway=True)",
             evidence=evidence,
             page=page,
         )
