@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gradus
 from gradus.core import ConfigError
+from gradus.runs.forecast.time import changed
+from gradus.runs.job import Job
+from gradus.runs.stages import arms as stage
 from tests.fakes import results_document
 
 SMALL = [
@@ -45,6 +49,25 @@ def test_the_same_command_again_trains_nothing(folder: Path) -> None:
     gradus.run("rhythm", quick=True, arms=ARMS, settings=SMALL, out=folder)
     assert before == {file: file.stat().st_mtime_ns for file in folder.rglob("*.safetensors")}
     assert (folder / "results.json").read_bytes() == results
+
+
+def test_all_arms_are_evaluated_on_the_tasks_that_the_first_one_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 22 minutes there was no table: one arm had time for 40 held-out tasks, and the others for 30."""
+    times = iter([3, 2])
+
+    def fitted(job: Job, folder: Path, **options: Any) -> Job:
+        episodes = next(times)
+        if job.recipe.eval.episodes == 3:
+            return job
+        return job.with_recipe(changed(job.recipe, {"eval.episodes": episodes}))
+
+    monkeypatch.setattr(stage, "fitted_job", fitted)
+    settings = [setting for setting in SMALL if not setting.startswith("eval.episodes")]
+    gradus.run("rhythm", quick=True, arms=ARMS, settings=settings, out=tmp_path / "arms")
+    (condition,) = json.loads((tmp_path / "arms/results.json").read_text())["conditions"].values()
+    assert condition["episodes"] == 3
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gradus.environments.verifiable.items import TableTasks
 from gradus.runs.forecast.base_probe import BaseProbe
 from gradus.runs.job import Job
 from gradus.runs.recipe.record import Recipe
+from gradus.stats import LEAST_UNITS
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -22,7 +23,6 @@ _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, 
 _OFTEN = 5  # steps between validations, at least
 _JUDGED = 0.25  # of the time, at most, for the evaluation
 _TAUGHT = 0.6  # of the time, at most, for SFT; what it leaves is GRPO's
-_FEWEST = 30  # episodes of a condition
 _TEXT_AUDIT = 5.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
 _AUDIT_POLICIES = 5  # of the panel of an environment
 _CHECKED = 5.0  # what loading a model and comparing its sampler with a plain forward take, as a multiple of loading it
@@ -160,12 +160,12 @@ class _Fitting:
             self.set_to("grpo.sampling.max_new_tokens", min(most, enough))
 
     def shorten_evaluation(self, limit: float) -> None:
-        """Evaluates on fewer tasks, at least 30 of each condition."""
+        """Evaluates on fewer tasks, at least as many of each condition as a claim needs."""
         planned, section = self.seconds()["eval"], self.job.recipe.eval
         if planned > limit:
             seeds = max(len(condition.seeds) for condition in self.job.environment.conditions.values())
             fewer = int(limit / planned * (section.episodes or seeds)) // 10 * 10
-            self.set_to("eval.episodes", max(min(_FEWEST, seeds), fewer))
+            self.set_to("eval.episodes", max(min(LEAST_UNITS, seeds), fewer))
 
     def shorten_sft(self, limit: float) -> None:
         """Takes fewer passes of a warm start on rows: a share of the time, and no more than the shortest GRPO leaves."""

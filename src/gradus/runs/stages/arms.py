@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.files import write_json
@@ -47,13 +48,16 @@ def run_arms(
     places = {arm: folder / f"arm-{arm}" for arm in jobs}
     console = Terminal(quiet=quiet(), highlight=False)
     share = seconds_of(time) / len(jobs) if time else None
+    same: dict[str, Any] = {}  # what the first arm fits to the time and all are compared on
     for arm, arm_job in jobs.items():
         console.rule(arm)
         place = places[arm]
         text = None if share is None else f"{share:.0f}s"
-        keys = {*fixed, "teach.enabled"}
+        keys = {*fixed, *same, "teach.enabled"}
         # A base without a signal is what an arm may show, and no reason to leave the others out.
+        arm_job = arm_job.with_recipe(changed(arm_job.recipe, same))
         fitted = fitted_job(arm_job, place, time=text, fixed=keys, anyway=True, tell=console.print)
+        same = same or {"eval.episodes": fitted.recipe.eval.episodes}
         stages = ("audit", *ARMS[arm], "eval")
         run_stages(_filled(fitted, place, share), place, only=stages, redo=redo, anyway=anyway)
         keep_evaluated(place)
