@@ -541,19 +541,15 @@ def _check_graded(groups: Sequence[Group]) -> None:
     raise TrainingError(f"none of the {len(episodes)} episodes could be graded: {reason}")
 
 
-def _silence(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _silence(steps: Sequence[Json]) -> tuple[str, str]:
     """Says what steps without a difference within any group came to, and what to change."""
-    if (
-        all(record["reward_total_std"] == 0.0 for record in steps)
-        and len({record["reward_mean"] for record in steps}) == 1
-    ):
-        evidence = f"every answer of the last {_SILENT_STEPS} steps earned {steps[-1]['reward_mean']:g}, so no weight was changed"
-        return (
-            evidence,
-            "if that is the most that the reward gives, the tasks are solved: bring harder ones; else bring easier ones",
+    rewards = {record["reward_mean"] for record in steps}
+    if len(rewards) > 1 or any(record["reward_total_std"] for record in steps):
+        evidence = f"in no group of the last {_SILENT_STEPS} steps did rewards differ"
+        remedy = "bring easier or harder tasks, sample at a higher temperature, or warm-start with teach.enabled = true"
+    else:
+        evidence = f"every answer of the last {_SILENT_STEPS} steps earned {rewards.pop():g}"
+        remedy = (
+            "if that is the most that the reward gives, the tasks are solved: bring harder ones; else bring easier ones"
         )
-    evidence = f"in no group of the last {_SILENT_STEPS} steps did rewards differ, so no weight was changed"
-    return (
-        evidence,
-        "bring easier or harder tasks, sample at a higher temperature, or warm-start with teach.enabled = true",
-    )
+    return f"{evidence}, so no weight was changed", remedy
