@@ -137,7 +137,7 @@ def forecast(shape: Shape) -> float:
         shape.model.save_pretrained(folder)
         size = read_shape(folder)
     longest = Lengths(prompt=max(map(len, prompts_of(size_of(shape), 1000))), answer=shape.new)
-    return sum(memory_forecast(size, config_of(shape), longest, CPU)[0].values())
+    return sum(memory_forecast(size, config_of(shape), longest, CPU).memory.values())
 
 
 def main() -> None:

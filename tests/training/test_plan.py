@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 import gradus
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
-from gradus.runs.forecast.memory import cache_bytes, check_fits, make_plan, memory_forecast, rows_at_once
+from gradus.runs.forecast.memory import cache_bytes, check_fits, memory_forecast, rows_at_once
 from gradus.runs.forecast.model import lengths_of
 from gradus.runs.forecast.subject import Circumstances, Subject
 from gradus.runs.shapes import GIB, Hardware, Lengths, ModelShape, read_shape
@@ -90,7 +90,7 @@ def test_what_does_not_fit_names_the_setting(changes: dict[str, object], said: s
     config = adapters(**changes)
     lengths = replace(LENGTHS, answer=config.sampling.max_new_tokens)
     with pytest.raises(ConfigError, match=said):
-        check_fits(make_plan(THREE_B, config, lengths, GPU), config)
+        check_fits(memory_forecast(THREE_B, config, lengths, GPU), config)
 
 
 def test_prompts_beyond_the_context_are_fitted_to_no_card(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_check_is_of_the_card_that_is_named(tmp_path: Path) -> None:
 
 def test_more_of_anything_is_never_less_memory() -> None:
     def total(config: GrpoConfig, lengths: Lengths = LENGTHS) -> float:
-        return sum(memory_forecast(THREE_B, config, lengths, GPU)[0].values())
+        return sum(memory_forecast(THREE_B, config, lengths, GPU).memory.values())
 
     base = adapters()
     assert total(adapters(token_budget=16_384)) >= total(base)
@@ -126,7 +126,7 @@ def test_every_term_is_counted() -> None:
     """Masters, four-bit weights, a bounded cache, and many words, of which no copy is kept."""
 
     def memory(**changes: object) -> dict[str, float]:
-        return memory_forecast(THREE_B, adapters(**changes), LENGTHS, GPU)[0]
+        return memory_forecast(THREE_B, adapters(**changes), LENGTHS, GPU).memory
 
     weights = THREE_B.parameters
     assert memory(lora=None)["masters"] == 4 * weights
@@ -139,7 +139,7 @@ def test_every_term_is_counted() -> None:
         for config in [adapters(groups=64, **bound)]
     ]
     assert max(caches[1:]) < caches[0] / 5
-    large = memory_forecast(THREE_B, adapters(token_budget=16_384), LENGTHS, GPU)[0]
+    large = memory_forecast(THREE_B, adapters(token_budget=16_384), LENGTHS, GPU).memory
     assert large["logits"] < 4 * THREE_B.vocabulary * THREE_B.hidden
 
 
@@ -148,7 +148,7 @@ def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture
     settings = {"grpo.token_budget": 60_000, "grpo.groups": 64, "grpo.dtype": "bfloat16"}
     free = make_job("arithmetic", model=model, settings=settings)
     subject = Subject(free, tmp_path, Circumstances())
-    needed = make_plan(subject.shape, free.recipe.grpo, lengths_of(subject), GPU).peak / GIB
+    needed = memory_forecast(subject.shape, free.recipe.grpo, lengths_of(subject), GPU).peak / GIB
     fitted = make_job("arithmetic", model=model, settings=settings, memory=f"{needed / 2:.4f}GB").recipe
     told = capsys.readouterr().err.strip().splitlines()[-1].split(": ", 1)[1].split()
     changes = dict(each.split("=", 1) for each in told)

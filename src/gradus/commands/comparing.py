@@ -178,7 +178,7 @@ def evaluate(
 
 
 def _after_evaluate(result: Scores, call: CommandCall) -> int | None:
-    if all(episode.reward is None or episode.reward.value is None for episode in result.episodes):
+    if all(episode.reward_value is None for episode in result.episodes):
         from gradus.evidence.evaluation import first_failure
 
         note("every episode failed or could not be graded; the first says why: " + first_failure(result.episodes))

@@ -126,7 +126,7 @@ def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
     """
     if not episodes:
         raise ConfigError("the file holds no whole episode; nothing can be shown")
-    graded = [episode for episode in episodes if episode.reward is not None and episode.reward.value is not None]
+    graded = [episode for episode in episodes if episode.reward_value is not None]
     picks = {"best": max(graded, key=_reward), "worst": min(graded, key=_reward)} if graded else {}
     picks["random"] = episodes[child_rng(0, "show").randrange(len(episodes))]
     for episode in episodes:
@@ -148,7 +148,7 @@ def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episod
 
 
 def _reward(episode: Episode) -> float:
-    return (episode.reward.value if episode.reward else None) or 0.0
+    return episode.reward_value or 0.0
 
 
 @dataclass(frozen=True, repr=False)

@@ -294,6 +294,11 @@ class Episode:
     seconds: float | None = None
 
     @property
+    def reward_value(self) -> float | None:
+        """The value of its reward; None if it has none."""
+        return self.reward.value if self.reward else None
+
+    @property
     def env_return(self) -> float | None:
         """Sum of the environment's own rewards; None if it gave none."""
         rewards = [turn.env_reward for turn in self.turns if turn.env_reward is not None]
@@ -309,4 +314,4 @@ class Group:
 
     def values(self) -> Sequence[float | None]:
         """Rewards of the members, (G,)."""
-        return [episode.reward.value if episode.reward else None for episode in self.episodes]
+        return [episode.reward_value for episode in self.episodes]

@@ -103,6 +103,6 @@ def answers(folder: Path) -> str:
 
 def _row(episode: Episode) -> str:
     turn = episode.turns[-1]
-    reward = format_number(episode.reward.value if episode.reward else None)
+    reward = format_number(episode.reward_value)
     cells = (turn.observation[-_LETTERS:], turn.action[:_LETTERS], reward)
     return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"

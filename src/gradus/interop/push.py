@@ -129,7 +129,7 @@ def _document(path: Path, kind: type[D]) -> D | None:
 def _data_card(repository: str, lessons: Path) -> str:
     """The card of the teacher's episodes, which says who answered what and how well."""
     stored = read_episodes(lessons)
-    rewards = [each.reward.value for each in stored.episodes if each.reward and each.reward.value is not None]
+    rewards = [each.reward_value for each in stored.episodes if each.reward_value is not None]
     mean = f"{fsum(rewards) / len(rewards):.3f}" if rewards else "unknown"
     turns = sum(len(episode.turns) for episode in stored.episodes)
     head = DatasetCardData(tags=["gradus", "reinforcement-learning"], task_categories=["text-generation"])

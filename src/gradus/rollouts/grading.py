@@ -52,7 +52,7 @@ def grade_episodes(
 
 def lowest_reward(episodes: Sequence[Episode], lowest: float = 0.0) -> float:
     """Return the least of ``lowest`` and all rewards."""
-    values = [episode.reward.value for episode in episodes if episode.reward and episode.reward.value is not None]
+    values = [episode.reward_value for episode in episodes if episode.reward_value is not None]
     return min([lowest, *values])
 
 

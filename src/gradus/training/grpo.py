@@ -30,7 +30,7 @@ from gradus.training.laws.runner import LawBroken
 from gradus.training.laws.storing import best_again, check_checkpoint, episodes_again, figures_again, line_again
 from gradus.training.laws.tasks import ends_again, order_again, played_again, tasks_again
 from gradus.training.learner import Learner, StepLearner
-from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
@@ -474,8 +474,7 @@ class GrpoLoop:
     def checkpoint(self) -> None:
         """Writes down where the run stands."""
         self.state.schedule = None if self.schedule is None else self.schedule.state()
-        values = {name: value for name, value in vars(self.state).items() if name != "step"}
-        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=values)
+        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=loop_values(self.state))
         save_checkpoint(self.folder.path, checkpoint, self.learner.state)
         self.splits.store(self.folder, self.state.next_task)
         self.check_checkpoint(self.config.checkpoint_every)

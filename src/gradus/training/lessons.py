@@ -25,7 +25,7 @@ from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken, LawRunner
 from gradus.training.laws.storing import check_checkpoint, folder_again, line_again
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.run.checkpoints import Checkpoint, LocalState, TrainingState, go_back, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, LocalState, TrainingState, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
@@ -329,17 +329,15 @@ class LessonTrainer:
 
     def checkpoint(self) -> None:
         """Writes down where the run stands."""
-        state = {name: value for name, value in vars(self.state).items() if name != "step"}
-        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=state)
+        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=loop_values(self.state))
         save_checkpoint(self.folder.path, checkpoint, self.model.state)
         self.check_checkpoint(self.config.checkpoint_every)
 
     def check_checkpoint(self, every: int = 0) -> None:
         """Holds the newest checkpoint to the run in memory; of those of ``every`` so many steps some as a whole. Raises LawBroken."""
         training = self.model.state
-        state = {name: value for name, value in vars(self.state).items() if name != "step"}
         if isinstance(training, LocalState) and world().size == 1:
-            check_checkpoint(self.laws, self.folder.path, training, self.state.step, state, every)
+            check_checkpoint(self.laws, self.folder.path, training, self.state.step, loop_values(self.state), every)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint; without one to the beginning."""

@@ -128,7 +128,7 @@ def unjudged(item: Item, text: str) -> Judgement:
 
 def graded(episode: Episode) -> float | None:
     """Returns the reward as the true reward: rewards of one's own are the truth unless there is a judge."""
-    return episode.reward.value if episode.reward else None
+    return episode.reward_value
 
 
 def rows_spec(data: Any) -> EnvironmentSpec:

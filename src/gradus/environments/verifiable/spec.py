@@ -236,7 +236,7 @@ def _view(episode: Episode) -> EpisodeView:
     """Returns what stands above the transcript: the answers and what they were worth."""
     outcome = episode.outcome
     score = outcome.get("correct")
-    reward = episode.reward.value if episode.reward else None
+    reward = episode.reward_value
     worth = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
     if score is None and reward is not None:
         worth = f"reward {format_number(reward, 2)}"

@@ -106,7 +106,7 @@ def _measures(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, V
     """The figures of whole episodes: reward, true reward, the environment's own rewards if there are any, and its metrics."""
     names = dict.fromkeys(name for episode in episodes for name in episode.metrics)
     check_metrics(spec.name, names.keys() - {"true_reward"})
-    measures = {REWARD: [episode.reward.value if episode.reward else None for episode in episodes]}
+    measures = {REWARD: [episode.reward_value for episode in episodes]}
     measures[TRUE_REWARD] = _metric(episodes, "true_reward")
     returns = [_number(episode.env_return) for episode in episodes]
     # Environments of one turn mostly have no reward of their own: a figure of nothing would be noise in every table.
@@ -196,7 +196,7 @@ def counts(episodes: Sequence[Episode]) -> Table:
         "failed": stops[StopReason.FAILED],
         "broken": stops[StopReason.BROKEN],
         "failures": dict(sorted(kinds.items())),
-        "ungraded": sum(episode.reward is None or episode.reward.value is None for episode in finished),
+        "ungraded": sum(episode.reward_value is None for episode in finished),
         "truncated": len(finished) - stops[StopReason.TERMINATED] - stops[StopReason.BROKEN],
         "invalid_actions": rounded(invalid),
     }

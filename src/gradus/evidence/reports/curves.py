@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from math import ceil, fsum, isfinite
+from math import fsum, isfinite
 from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
@@ -15,7 +15,6 @@ from gradus.evidence.reports.score_tables import is_own
 _DOTS = "; dots are validation"
 _METRIC = "metric of the environment"
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
-_FULL = 8  # curves of that length over each other whose points are all drawn
 
 
 @frozen_record
@@ -146,17 +145,9 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
     for title, first in next(iter(by_title.values()), dict[str, Curve]()).items():
         if all(title in curves for curves in by_title.values()):
             lines = [replace(curves[title].series[0], name=name) for name, curves in by_title.items()]
-            chart = replace(first, note=first.note.removesuffix(_DOTS), series=_fewer(lines), marks=())
+            chart = replace(first, note=first.note.removesuffix(_DOTS), series=lines, marks=())
             charts.append(chart if chart.top is None else replace(chart, top=_top(chart)))
     return charts
-
-
-def _fewer(lines: Sequence[Series]) -> list[Series]:
-    """Every n-th point of many lines: a chart of 60 runs is as small as one of eight."""
-    points = sum(len(line.x) for line in lines)
-    stride = max(1, ceil(points / (_FULL * LONGEST)))
-    cut = slice(None, None, stride)
-    return [replace(line, x=line.x[cut], y=line.y[cut], smooth=line.smooth[cut]) for line in lines]
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:

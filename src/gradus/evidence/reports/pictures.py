@@ -14,7 +14,7 @@ from gradus.core.documents import AuditRecord, Results
 from gradus.core.files import replacing
 from gradus.core.values import Json
 from gradus.evidence.reports.curves import audit_points
-from gradus.evidence.reports.results import ConditionScores, measures_of, scores_of
+from gradus.evidence.reports.results import ConditionScores, main_scores, measures_of
 from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import is_own
 
@@ -55,7 +55,7 @@ STYLE: Json = {
 
 def scores_figure(results: Results, path: Path) -> Path:
     """Rewards by condition: one panel each, a dot and its 95 % interval per policy, best on top."""
-    conditions = scores_of(results)[results["grader"]]
+    conditions = main_scores(results)
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots(1, len(conditions), squeeze=False, sharex=True)[0]
@@ -86,7 +86,7 @@ def _draw_dots(axis: Axes, scores: ConditionScores) -> None:
 def run_figures(folder: Path) -> list[Path]:
     """Draws ``figures/scores.png`` of a run, for its card; the report has the curves. Returns the files."""
     results = read_run(folder).results
-    if results is None or "reward" not in measures_of(scores_of(results)[results["grader"]]):
+    if results is None or "reward" not in measures_of(main_scores(results)):
         return []
     return [scores_figure(results, folder / "figures" / "scores.png")]
 

@@ -113,6 +113,11 @@ def scores_of(results: Results) -> dict[str, dict[str, ConditionScores]]:
     return {grader: _by_condition(grader, conditions) for grader, conditions in graders.items()}
 
 
+def main_scores(results: Results) -> dict[str, ConditionScores]:
+    """Returns the scores of the main grader by condition."""
+    return _by_condition(results["grader"], results["conditions"])
+
+
 def _by_condition(grader: str, conditions: ByCondition) -> dict[str, ConditionScores]:
     scores: dict[str, ConditionScores] = {}
     for condition, stored in conditions.items():

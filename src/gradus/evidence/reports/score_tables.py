@@ -20,6 +20,7 @@ from gradus.evidence.reports.results import (
     Figure,
     components_of,
     figure,
+    main_scores,
     measures_of,
     scores_of,
     sides_of,
@@ -173,7 +174,7 @@ def _seed_rows(
 
 def _policy_table(results: Results, condition: str) -> ScoreTable:
     """All figures of the policies under one condition, by the main grader."""
-    conditions = scores_of(results)[results["grader"]]
+    conditions = main_scores(results)
     scores = conditions[condition]
     measures, components = measures_of(conditions), components_of(results["conditions"])
     rows: list[Row] = []

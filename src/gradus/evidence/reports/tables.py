@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradus.core.documents import PairedMean, Results
 from gradus.core.frozen import frozen_record
-from gradus.evidence.reports.results import ConditionScores, Figure, headline_condition, measures_of, scores_of
+from gradus.evidence.reports.results import ConditionScores, Figure, headline_condition, main_scores, measures_of
 from gradus.evidence.reports.score_tables import (
     Cell,
     ScoreTable,
@@ -47,7 +47,7 @@ def show_results(results: Results, *, every: bool = False) -> RenderableType:
 
 def _condition_table(results: Results, condition: str) -> RenderableType:
     """The run's own checkpoints and the highest other policies of one condition, best first, with the three figures that matter."""
-    conditions = scores_of(results)[results["grader"]]
+    conditions = main_scores(results)
     scores = conditions[condition]
     # The true reward may stand there once more under the environment's own name.
     labels: dict[str, str] = {}
@@ -85,7 +85,7 @@ def power_lines(results: Results) -> list[RenderableType]:
     if "power" in results:
         power = results["power"]
         goal = f"to show a difference of {power['difference']:g} with {power['power']:.0%} power"
-        for scores in scores_of(results)[results["grader"]].values():
+        for scores in main_scores(results).values():
             for pair in scores.pairs:
                 needed = _needed(pair.reward) if pair.reward else ""
                 lines.append(f"{scores.condition}, {pair.first} − {pair.second}: {needed} {goal}")

@@ -17,7 +17,7 @@ from gradus.evidence.reports.results import (
     headline_condition,
     is_held_out,
     main_condition,
-    scores_of,
+    main_scores,
 )
 from gradus.stats import LEAST_DIFFERING, LEAST_UNITS, format_interval, format_number, format_signed
 
@@ -68,7 +68,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     condition = main_condition(results) if results else None
     if results is None or condition is None:
         return Verdict(headline="Nothing was evaluated yet.", claims={}, cautions=cautions)
-    conditions = scores_of(results)[results["grader"]]
+    conditions = main_scores(results)
     # A student is judged on tasks that it never saw; policies that did not learn, on the first condition.
     has_student = any(name in conditions[condition].policies for name in STUDENTS)
     if has_student:

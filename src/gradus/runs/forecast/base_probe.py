@@ -18,7 +18,6 @@ from gradus.core import EnvironmentSpec, Episode, Group
 from gradus.core.frozen import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
-from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out
 from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
@@ -32,6 +31,7 @@ from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import policy_update
 from gradus.training.lesson_model import LocalLessonModel
+from gradus.training.run.validation import sampling_policy
 from gradus.training.sft import likelihood
 
 QUESTIONS, SAMPLES = 24, 4
@@ -112,13 +112,7 @@ def load_base(job: Job) -> tuple[LoadedModel, float]:
 def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
     """Samples, grades and trains once, on a model that is thrown away. Several turns take a quarter of the questions."""
     config, spec = job.recipe.grpo, job.environment
-    policy = LocalPolicy(
-        loaded,
-        config.sampling,
-        name="base",
-        batch_size=config.batch_size,
-        grammar=spec.language.grammar,
-    )
+    policy = sampling_policy(loaded, spec, config, name="base")
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
     part = max(1, count // _PARTS)
@@ -160,7 +154,7 @@ def _figures(
     spec: EnvironmentSpec, episodes: Sequence[Episode], config: GrpoConfig, *, speeds: Sequence[float], **seconds: float
 ) -> BaseProbe:
     """The figures of the probe's episodes; SAMPLES of one question follow each other."""
-    values = [episode.reward.value if episode.reward else None for episode in episodes]
+    values = [episode.reward_value for episode in episodes]
     least = min((value for value in values if value is not None), default=0.0)
     paid: list[int] = []
     stated: list[bool] = []
@@ -197,7 +191,7 @@ def _figures(
 
 def mean_reward(episodes: Sequence[Episode], **options: Any) -> Interval:
     """Returns the mean reward of episodes with its interval; those without a reward are left out."""
-    return mean_interval([episode.reward.value if episode.reward else None for episode in episodes], **options)
+    return mean_interval([episode.reward_value for episode in episodes], **options)
 
 
 def _states(answer: str, gold: str) -> bool:

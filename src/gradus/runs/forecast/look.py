@@ -115,7 +115,7 @@ def needs_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str], *, shor
     rolled = roll_out(
         spec, spec.policy(spec.teacher), tasks, seed=job.recipe.seed, key=("reference",), grader=job.grader
     )
-    reward = mean_interval([episode.reward.value if episode.reward else None for episode in rolled.episodes])
+    reward = mean_interval([episode.reward_value for episode in rolled.episodes])
     share = 1.0 if probe.silent else _FAR
     return reward.mean is not None and share * reward.mean > (probe.reward.mean or 0.0)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table, is_table
+from gradus.core.values import Json, Table, is_table
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
@@ -30,10 +30,29 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _KEPT = 0.65  # share of a training pass's memory that the C library does not give back before the next step; measured
 
 
-def memory_forecast(
-    shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
-) -> tuple[dict[str, float], str]:
-    """Bytes by what holds them at the worse of the two moments of a step, and which it is."""
+@frozen_record
+class MemoryPlan:
+    """A forecast. ``memory`` is in bytes by what holds it, above what an idle process with torch takes, at the worse ``moment`` of a step."""
+
+    model: ModelShape
+    lengths: Lengths
+    hardware: Hardware
+    memory: Mapping[str, float]
+    moment: str
+
+    @property
+    def peak(self) -> float:
+        """The sum of the memory, in bytes."""
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        """The peak stays below the memory of the device."""
+        return self.peak <= self.hardware.memory
+
+
+def memory_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> MemoryPlan:
+    """Returns the forecast for a run."""
     held = {"weights": _weights(shape, config, hardware), **_trained_state(shape, config, hardware)}
     gradients = held.pop("gradients")
     if config.kl_coef and config.lora is None:
@@ -54,7 +73,7 @@ def memory_forecast(
         sampling["kept by the allocator"] = _KEPT * training["activations"]
     moments = {"sampling": sampling, "training": training}
     worst = max(moments, key=lambda name: sum(moments[name].values()))
-    return {**held, **moments[worst]}, worst
+    return MemoryPlan(model=shape, lengths=lengths, hardware=hardware, memory={**held, **moments[worst]}, moment=worst)
 
 
 def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:
@@ -168,48 +187,21 @@ def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: H
 _ADAPTERS = {"rank": 16, "alpha": 32}
 
 
-@frozen_record
-class MemoryPlan:
-    """A forecast. ``memory`` is in bytes by what holds it, above what an idle process with torch takes, at the worse ``moment``."""
-
-    model: ModelShape
-    lengths: Lengths
-    hardware: Hardware
-    memory: Mapping[str, float]
-    moment: str
-
-    @property
-    def peak(self) -> float:
-        """The sum of the memory, in bytes."""
-        return sum(self.memory.values())
-
-    @property
-    def fits(self) -> bool:
-        """The peak stays below the memory of the device."""
-        return self.peak <= self.hardware.memory
-
-
-def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> MemoryPlan:
-    """Returns the forecast for a run."""
-    memory, moment = memory_forecast(shape, config, lengths, hardware)
-    return MemoryPlan(model=shape, lengths=lengths, hardware=hardware, memory=memory, moment=moment)
-
-
 def check_fits(plan: MemoryPlan, config: GrpoConfig) -> None:
     """Raises ConfigError if a plan does not fit; it names settings that do, if there are any."""
     if plan.fits:
         return
     fitted, _, changed = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
     shorter = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
-    way = f"set {' and '.join(changed)}" if fitted.fits else shorter
+    way = f"set {' and '.join(as_set('grpo', changed))}" if fitted.fits else shorter
     need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
     raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {way}")
 
 
 def fit_to_memory(
     shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
-) -> tuple[MemoryPlan, GrpoConfig, list[str]]:
-    """Change one setting after another until the forecast fits: the plan, its settings, and the changes as ``--set`` takes them.
+) -> tuple[MemoryPlan, GrpoConfig, Table]:
+    """Change one setting after another until the forecast fits: the plan, its settings, and the changes by key.
 
     Cheapest first: what costs only time comes before adapters, which change what is trained. If nothing is enough, the plan is that of
     the last attempt, and :func:`check_fits` refuses it.
@@ -222,7 +214,7 @@ def fit_to_memory(
     attempts += [{"lora": _ADAPTERS, "lr": 1e-5}] if config.lora is None else []
     attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}] if hardware.kind != "cpu" else []
     changed: Table = {}
-    fitted, plan = config, make_plan(shape, config, lengths, hardware)
+    fitted, plan = config, memory_forecast(shape, config, lengths, hardware)
     for attempt in attempts:
         if plan.fits:
             break
@@ -230,11 +222,16 @@ def fit_to_memory(
         if "quantize" in attempt and not wanted.get("lora"):
             continue
         other = GrpoConfig.model_validate(wanted)
-        smaller = make_plan(shape, other, lengths, hardware)
+        smaller = memory_forecast(shape, other, lengths, hardware)
         if smaller.peak < plan.peak:
             fitted, plan, changed = other, smaller, {**changed, **attempt}
     real = {key: value for key, value in changed.items() if value != getattr(config, key)}
-    return plan, fitted, [f"grpo.{key}={_toml(value)}" for key, value in real.items()]
+    return plan, fitted, real
+
+
+def as_set(section: str, changes: Json) -> list[str]:
+    """Returns changes of a section as ``--set`` takes them."""
+    return [f"{section}.{key}={_toml(value)}" for key, value in changes.items()]
 
 
 def _toml(value: Any) -> str:

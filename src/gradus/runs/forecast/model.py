@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +10,7 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError, Grader
 from gradus.core.findings import Finding
 from gradus.rewards.grading import rewards_of
-from gradus.runs.forecast.memory import check_fits, fit_to_memory, make_plan
+from gradus.runs.forecast.memory import as_set, check_fits, fit_to_memory, memory_forecast
 from gradus.runs.forecast.subject import Circumstances, Subject, failed, not_checked, passed, warned
 from gradus.runs.job import Job
 from gradus.runs.recipe.starter import by_size
@@ -80,7 +79,7 @@ def reference(subject: Subject) -> list[Finding]:
     spec, most = subject.spec, most_of(subject.grader)
     if spec.max_turns > 1 or spec.audit.gold is None or most is None:
         return [passed("no reference answers to try, or no known range of the reward")]
-    values = [episode.reward.value if episode.reward else None for episode in subject.episodes]
+    values = [episode.reward_value for episode in subject.episodes]
     lower = [value for value in values if value is None or value < most - _ROUNDING]
     if not lower:
         return [passed(f"the reference answers earn {most:g}, the most that there is")]
@@ -159,31 +158,25 @@ def changes_for_card(job: Job, memory: str, *, online: bool) -> list[str]:
         subject = Subject(job, Path(scratch), circumstances)
         if (wrong := too_long(subject)) is not None:
             raise ConfigError(f"{wrong.evidence}; {wrong.remedy}")
-        plan, config, changed = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
+        plan, config, changes = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
     check_fits(plan, config)
-    return [*changed, *_for_sft(changed)]
+    # SFT holds the same model in the same memory, and trains the same adapters, at the rate of adapters.
+    shared = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
+    if "lora" in shared:
+        shared["lr"] = by_size(None)["sft"]["lr"]
+    return [*as_set("grpo", changes), *as_set("sft", shared)]
 
 
 def memory(subject: Subject) -> list[Finding]:
     """The forecast of GRPO's memory, against what this machine or the card that was named has."""
     config, card = subject.recipe.grpo, subject.circumstances.memory
     hardware = this_machine() if card is None else card_of(card)
-    plan = make_plan(subject.shape, config, lengths_of(subject), hardware)
+    plan = memory_forecast(subject.shape, config, lengths_of(subject), hardware)
     check_fits(plan, config)  # raises, naming the setting to change
     line = f"{plan.peak / GIB:.2f} of {hardware.memory / GIB:.1f} GiB of {hardware.name}, most of it {max(plan.memory, key=lambda name: plan.memory[name])}"
     if plan.peak > _TIGHT * hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]
-
-
-def _for_sft(changed: Sequence[str]) -> list[str]:
-    """Returns the changes that SFT needs as well: both stages hold one model in one memory, and train the same adapters."""
-    # Both stages hold one model in one memory.
-    changes = dict(change.removeprefix("grpo.").split("=", 1) for change in changed)
-    both = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
-    if "lora" in both:
-        both["lr"] = str(by_size(None)["sft"]["lr"])  # that of adapters
-    return [f"sft.{key}={value}" for key, value in both.items()]
 
 
 def lengths_of(subject: Subject) -> Lengths:

@@ -8,13 +8,13 @@ from gradus.core import EnvironmentSpec, Task
 from gradus.core.frozen import frozen_record
 from gradus.environments.verifiable.items import TableTasks, example_of, mixed
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out
 from gradus.runs.forecast.base_probe import mean_reward
 from gradus.runs.forecast.time import changed
 from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
 from gradus.stats import Interval, format_number
+from gradus.training.run.validation import sampling_policy
 
 QUESTIONS = 24
 _EXAMPLES = (2, 4)
@@ -110,8 +110,7 @@ def _questions(jobs: Mapping[str, Job]) -> list[str]:
 def _greedy_reward(job: Job, loaded: LoadedModel, questions: Sequence[str]) -> Interval:
     """The reward of the base's greedy answers to these questions."""
     config, spec = job.recipe.grpo, job.environment
-    greedy = config.sampling.changed(temperature=0)
-    policy = LocalPolicy(loaded, greedy, name="base", batch_size=config.batch_size, grammar=spec.language.grammar)
+    policy = sampling_policy(loaded, spec, config, name="base", greedy=True)
     by_question = _tasks_by_question(spec)
     tasks = [by_question[question] for question in questions]
     rolled = roll_out(spec, policy, tasks, seed=job.recipe.seed, key=("prompts",), grader=job.grader)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError
+from gradus.core import ConfigError, Episode, Grader, GradusError
 from gradus.core.errors import first_line
 from gradus.core.findings import Finding
 from gradus.core.frozen import frozen_record
@@ -81,18 +81,9 @@ class Subject:
     """A job, and what follows from it. ``scratch``: a folder for a nano model."""
 
     def __init__(self, job: Job, scratch: Path, circumstances: Circumstances) -> None:
-        self.job, self.recipe, self.scratch, self.circumstances = job, job.recipe, scratch, circumstances
+        self.job, self.scratch, self.circumstances = job, scratch, circumstances
+        self.recipe, self.spec, self.grader = job.recipe, job.environment, job.grader
         self.online = circumstances.online
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The environment."""
-        return self.job.environment
-
-    @property
-    def grader(self) -> Grader:
-        """The grader that the run trains with."""
-        return self.job.grader
 
     @property
     def offline_grader(self) -> Grader:

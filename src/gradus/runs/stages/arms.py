@@ -12,7 +12,7 @@ from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 from gradus.environments.verifiable.items import TableTasks
 from gradus.evidence.reports import show_results
-from gradus.evidence.reports.results import headline_condition, scores_of
+from gradus.evidence.reports.results import headline_condition, main_scores
 from gradus.evidence.stage_files import keep_evaluated
 from gradus.runs.comparison import compare_runs
 from gradus.runs.forecast.look import fitted_job, warm_start_settings
@@ -66,16 +66,12 @@ def run_arms(
     # The arms stand in one document as policies of one evaluation do.
     write_json(folder / "results.json", document)
     console.print(show_results(document))
-    for pair in scores_of(document)[document["grader"]][headline_condition(document) or ""].pairs:
+    for pair in main_scores(document)[headline_condition(document) or ""].pairs:
         change = pair.figures["reward"]
         console.print(f"{pair.first} - {pair.second}: {format_interval(change, signed=True)}, {change.decision}")
-    console.print("seconds: " + ", ".join(f"{arm} {_seconds(place):.0f}" for arm, place in places.items()))
+    seconds = {arm: sum(row["seconds"] for row in Manifest(place).costs()) for arm, place in places.items()}
+    console.print("seconds: " + ", ".join(f"{arm} {spent:.0f}" for arm, spent in seconds.items()))
     return folder
-
-
-def _seconds(folder: Path) -> float:
-    """What all stages of an arm took."""
-    return sum(row["seconds"] for row in Manifest(folder).costs())
 
 
 def _job_of(job: Job, arm: str) -> Job:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradus.core import EnvironmentSpec, Grader, Policy
+from gradus.core import Policy
 from gradus.core.files import digest
 from gradus.core.values import Table
 from gradus.policies.local.loading import load_model
-from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.policies.tinker.served import served_policy
@@ -21,10 +20,10 @@ from gradus.runs.job import Job
 from gradus.runs.manifest import CHECKPOINTS, Manifest, StageInputs
 from gradus.runs.money import Ledger
 from gradus.runs.policies import make_policy
-from gradus.runs.recipe.record import Recipe
 from gradus.runs.sources import algorithm_sources, data_sources, environment_sources, reward_sources
 from gradus.training.data.tasks import reserved_ids, training_tasks
 from gradus.training.distributed.processes import world
+from gradus.training.run.validation import sampling_policy
 
 GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
@@ -52,6 +51,7 @@ class RunContext:
         stages: Collection[str] = (),
     ) -> None:
         self.job, self.folder, self.console, self.anyway = job, folder, console, anyway
+        self.recipe, self.spec, self.grader = job.recipe, job.environment, job.grader
         self.rolled_out, self.lessons, self.stages = rolled_out, lessons, stages
         job.schedule()  # a stage that cannot be graded should fail now
         if job.environment.content is not None:
@@ -60,21 +60,6 @@ class RunContext:
         self.counts = TokenCounts()  # of a server, in the stage that is being done
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
         self.ledger = Ledger(job.recipe.prices, self.manifest, self.counts)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The settings."""
-        return self.job.recipe
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The environment."""
-        return self.job.environment
-
-    @property
-    def grader(self) -> Grader:
-        """The grader that training uses."""
-        return self.job.grader
 
     def inputs(self, select: Select) -> StageInputs:
         """The inputs of a stage: settings, and the data and the code that they name."""
@@ -121,7 +106,6 @@ def section_of(*names: str) -> Select:
     """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> Table:
-        # The number of calls at once changes no episode.
         """The sections as JSON; how a teacher is called changes no episode."""
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
         return {name: dumped[name] for name in ("environment", "seed", *names)}
@@ -144,13 +128,12 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     """A checkpoint of the run as a policy."""
     stage, greedy = CHECKPOINTS[name]
     grpo, model = run.recipe.grpo, run.checkpoint(stage)
-    sampling = grpo.sampling.changed(temperature=0) if greedy else grpo.sampling
     address = run.job.address(model)
     if address is not None:
+        sampling = grpo.sampling.changed(temperature=0) if greedy else grpo.sampling
         return served_policy(address, run.job.words(address, model), sampling, name=name, counts=run.counts)
     options = run.job.loading() if stage == "model" else run.job.loading_trained()
-    grammar = run.spec.language.grammar
-    make = partial(LocalPolicy, sampling=sampling, name=name, batch_size=grpo.batch_size, grammar=grammar)
+    make = partial(sampling_policy, spec=run.spec, config=grpo, name=name, greedy=greedy)
     prompt = run.recipe.eval.prompted if name == "prompted" else None
     load = partial(load_model, model, **options)
     return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name, system_prompt=prompt)

@@ -74,7 +74,10 @@ def run_stages(
             run.console.print(line, highlight=False)
         do_stages(run, stages)
         if only is None:
-            _store_costs(run)
+            if world().main:
+                keep_evaluated(folder)  # of the weights
+                write_costs(folder, run.ledger.costs())
+                run.manifest.keep("costs.json", "recipe.toml")
             finish(run, run.ledger.costs(), shown=rolled_out is None)
     return folder
 
@@ -125,14 +128,6 @@ def _without_none(value: Any) -> Any:
     if is_table(value):
         return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
     return [_without_none(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else value
-
-
-def _store_costs(run: RunContext) -> None:
-    """Write what the stages cost, and keep of the weights those that were evaluated; a run ends with it."""
-    if world().main:
-        keep_evaluated(run.folder)
-        write_costs(run.folder, run.ledger.costs())
-        run.manifest.keep("costs.json", "recipe.toml")
 
 
 def write_costs(folder: Path, stages: Sequence[Json]) -> None:

@@ -189,7 +189,7 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer, group: G
     sums = [np.zeros((2, len(episode.turns))) for episode in group.episodes]  # of advantages and of tokens, by turn
     graded: list[int] = []
     for member, episode in enumerate(group.episodes):
-        if episode.turns and episode.reward and episode.reward.value is not None:
+        if episode.turns and episode.reward_value is not None:
             graded.append(member)
     for credited in credit_groups([group], config, renderer, weights=grader.weights):
         assert credited.advantages is not None

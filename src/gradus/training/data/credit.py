@@ -131,9 +131,8 @@ def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
 
 
 def _is_graded(episode: Episode) -> bool:
-    is_graded = episode.reward is not None and episode.reward.value is not None
     # An answer that nobody waited for did nothing.
-    return is_graded and not all(turn.undelivered for turn in episode.turns)
+    return episode.reward_value is not None and not all(turn.undelivered for turn in episode.turns)
 
 
 def _reward(episode: Episode) -> Reward:

@@ -43,6 +43,11 @@ class Checkpoint:
     state: Json = field(default_factory=Table)
 
 
+def loop_values(state: object) -> Table:
+    """Returns the JSON values of a loop's state, without its step."""
+    return {name: value for name, value in vars(state).items() if name != "step"}
+
+
 class TrainingState(Protocol):
     """Weights and optimizer of a run, wherever they are."""
 

@@ -95,7 +95,7 @@ def step_record(
 
 def _ungraded(completed: Episodes, episodes: int) -> Table:
     """The share of episodes that have no reward, and why the first of them has none."""
-    ungraded = [episode.reward for episode in completed if episode.reward is None or episode.reward.value is None]
+    ungraded = [episode.reward for episode in completed if episode.reward_value is None]
     if not ungraded:
         return {"ungraded_episodes": 0.0 if episodes else None}
     errors = [reward.error for reward in ungraded if reward and reward.error]

@@ -65,7 +65,7 @@ def validate(
         groups = gather(result.groups)
         figures = episode_metrics(groups)
         episodes = [episode for group in groups for episode in group.episodes]
-        rewards = [episode.reward.value if episode.reward else None for episode in episodes]
+        rewards = [episode.reward_value for episode in episodes]
         record: ValidationRecord = {
             "kind": "validation",
             "step": step,
