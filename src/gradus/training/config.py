@@ -43,109 +43,78 @@ class GrpoConfig(TrainerConfig):
         "sampler_url",
     }
 
-    lr: float = Field(default=3e-4, gt=0, description="Peak learning rate.")
-    max_steps: int = Field(default=100, ge=1, description="Steps of the whole run.")
-    groups: int = Field(default=16, ge=1, description="Tasks of a step, one group each.")
-    group_size: int = Field(default=8, ge=2, description="Members of a group: episodes of the same task.")
-    max_turns: int | None = Field(
-        default=None, ge=1, description="Turns after which an episode is cut; the environment's own by default."
-    )
-    sampling: SamplingConfig = Field(default=SamplingConfig(), description="How answers are sampled.")
-    batch_size: int | None = Field(default=None, ge=1, description="Rows the sampler computes at once; all by default.")
-    tasks: int | None = Field(
-        default=None, ge=1, description="Number of training tasks, shuffled anew each epoch; endless by default."
-    )
-    first_task: int = Field(default=0, ge=0, description="Index of the first training task that this run may use.")
+    lr: float = Field(default=3e-4, gt=0)
+    """Peak learning rate."""
+    max_steps: int = Field(default=100, ge=1)
+    """Steps of the whole run."""
+    groups: int = Field(default=16, ge=1)
+    """Tasks of a step, one group each."""
+    group_size: int = Field(default=8, ge=2)
+    """Members of a group: episodes of the same task."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Turns after which an episode is cut; the environment's own by default."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How answers are sampled."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Rows the sampler computes at once; all by default."""
+    tasks: int | None = Field(default=None, ge=1)
+    """Number of training tasks, shuffled anew each epoch; endless by default."""
+    first_task: int = Field(default=0, ge=0)
+    """Index of the first training task that this run may use."""
 
-    algorithm: str = Field(
-        default="gradus",
-        description="Names loss, advantage, baseline, scale, credit and clip; the settings below override its own. `gradus` "
-        "has DAPO's loss and clip, one scale for the batch, and credit as fine as the grader supports; the others are as "
-        "in their papers.",
-    )
-    credit: Credit | None = Field(
-        default=None, description="What gets an advantage of its own; the algorithm's own by default."
-    )
-    scale: Scale | None = Field(
-        default=None,
-        description="What advantages are divided by: nothing, one number for the batch, or each group's own.",
-    )
-    discount: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Per turn, for credit by turn and span: below 1, less noise for some bias towards what follows soon.",
-    )
-    informing: bool = Field(
-        default=True,
-        description="Whether an action also gets the immediate terms of later turns, for credit by span, because an action can reveal "
-        "what a later belief needs. Use false while beliefs are still random.",
-    )
-    clip_low: float | None = Field(default=None, gt=0, description="The ratio may fall to 1 - clip_low.")
-    clip_high: float | None = Field(default=None, gt=0, description="The ratio may rise to 1 + clip_high.")
-    epochs: int = Field(default=1, ge=1, description="Passes over the episodes of a step.")
-    minibatches: int = Field(default=1, ge=1, description="Updates in a pass; groups stay whole.")
-    kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL divergence to the reference; 0 needs none.")
-    distill_coef: float = Field(
-        default=0.0,
-        ge=0,
-        description="Weight of a teacher: how much likelier each token is to the teacher than it was to the sampler, in nats, is added to "
-        "its advantage (reverse KL by policy gradient); 0 needs no teacher.",
-    )
-    distill_teacher: str | None = Field(
-        default=None, description="That teacher, as in `distill.teacher`; the environment's own by default."
-    )
-    entropy_coef: float = Field(default=0.0, description="Weight of the entropy bonus; below 0 it is a penalty.")
-    entropy_schedule: Literal["linear", "cosine"] | None = Field(
-        default=None,
-        description="How the bonus falls over the steps of the run, to 0 after the last; it stays by default.",
-    )
-    entropy_spans: dict[str, float] | None = Field(
-        default=None,
-        description="Kind of span to the share of the bonus that its tokens get, others get none; all tokens get it by default.",
-    )
-    observations: float = Field(
-        default=0.0,
-        ge=0,
-        description="Weight of predicting a token that the environment shows after an action, beside 1 for a token that is said, as in "
-        "SFT: what the model knows of the world is kept, and grows with every episode.",
-    )
-    dynamic_sampling: int = Field(
-        default=0, ge=0, description="Further rounds that may replace groups without an advantage; 0 takes what comes."
-    )
-    max_logp_diff: float | None = Field(
-        default=None,
-        gt=0,
-        description="Largest difference of sampler and trainer log-probs that a run goes on with, nats; by default the dtype "
-        "sets limits on the mean, the 99th percentile and the largest.",
-    )
-    correction: Literal["truncate", "mask", "sequence_truncate", "sequence_mask"] | None = Field(
-        default=None,
-        description="Weigh tokens, or whole sequences, by trainer over sampler, for a sampler that is not this process.",
-    )
-    sampler: str = Field(
-        default="local",
-        description="Who samples: `local` is this process, `http` and `vllm` a server that speaks vLLM's dialect; `FILE.py:NAME` an engine of "
-        "your own.",
-    )
-    sampler_url: str | None = Field(default=None, description="Address of the server, as in http://HOST:PORT/v1.")
+    algorithm: str = "gradus"
+    """Names loss, advantage, baseline, scale, credit and clip; the settings below override its own. `gradus` has DAPO's loss and clip, one scale for the batch, and credit as fine as the grader supports; the others are as in their papers."""
+    credit: Credit | None = None
+    """What gets an advantage of its own; the algorithm's own by default."""
+    scale: Scale | None = None
+    """What advantages are divided by: nothing, one number for the batch, or each group's own."""
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """Per turn, for credit by turn and span: below 1, less noise for some bias towards what follows soon."""
+    informing: bool = True
+    """Whether an action also gets the immediate terms of later turns, for credit by span, because an action can reveal what a later belief needs. Use false while beliefs are still random."""
+    clip_low: float | None = Field(default=None, gt=0)
+    """The ratio may fall to 1 - clip_low."""
+    clip_high: float | None = Field(default=None, gt=0)
+    """The ratio may rise to 1 + clip_high."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the episodes of a step."""
+    minibatches: int = Field(default=1, ge=1)
+    """Updates in a pass; groups stay whole."""
+    kl_coef: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence to the reference; 0 needs none."""
+    distill_coef: float = Field(default=0.0, ge=0)
+    """Weight of a teacher: how much likelier each token is to the teacher than it was to the sampler, in nats, is added to its advantage (reverse KL by policy gradient); 0 needs no teacher."""
+    distill_teacher: str | None = None
+    """That teacher, as in `distill.teacher`; the environment's own by default."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus; below 0 it is a penalty."""
+    entropy_schedule: Literal["linear", "cosine"] | None = None
+    """How the bonus falls over the steps of the run, to 0 after the last; it stays by default."""
+    entropy_spans: dict[str, float] | None = None
+    """Kind of span to the share of the bonus that its tokens get, others get none; all tokens get it by default."""
+    observations: float = Field(default=0.0, ge=0)
+    """Weight of predicting a token that the environment shows after an action, beside 1 for a token that is said, as in SFT: what the model knows of the world is kept, and grows with every episode."""
+    dynamic_sampling: int = Field(default=0, ge=0)
+    """Further rounds that may replace groups without an advantage; 0 takes what comes."""
+    max_logp_diff: float | None = Field(default=None, gt=0)
+    """Largest difference of sampler and trainer log-probs that a run goes on with, nats; by default the dtype sets limits on the mean, the 99th percentile and the largest."""
+    correction: Literal["truncate", "mask", "sequence_truncate", "sequence_mask"] | None = None
+    """Weigh tokens, or whole sequences, by trainer over sampler, for a sampler that is not this process."""
+    sampler: str = "local"
+    """Who samples: `local` is this process, `http` and `vllm` a server that speaks vLLM's dialect; `FILE.py:NAME` an engine of your own."""
+    sampler_url: str | None = None
+    """Address of the server, as in http://HOST:PORT/v1."""
 
-    validation_every: int = Field(default=10, ge=0, description="Steps between validations; 0 for never.")
-    validation_tasks: int = Field(
-        default=32,
-        ge=0,
-        description="Tasks held out for validation, at most half of a finite set; nothing of the same content is trained on.",
-    )
-    best_by: Literal["sampled", "greedy", "both"] = Field(
-        default="both", description="The decoding whose validation reward chooses `best`."
-    )
-    store_every: int = Field(
-        default=10, ge=0, description="Steps between stored samples of episodes, two groups each; 0 for never."
-    )
-    on_alert: Literal["warn", "stop"] = Field(
-        default="warn",
-        description="What an alert does: write it down, or also stop the run if it is severe.",
-    )
+    validation_every: int = Field(default=10, ge=0)
+    """Steps between validations; 0 for never."""
+    validation_tasks: int = Field(default=32, ge=0)
+    """Tasks held out for validation, at most half of a finite set; nothing of the same content is trained on."""
+    best_by: Literal["sampled", "greedy", "both"] = "both"
+    """The decoding whose validation reward chooses `best`."""
+    store_every: int = Field(default=10, ge=0)
+    """Steps between stored samples of episodes, two groups each; 0 for never."""
+    on_alert: Literal["warn", "stop"] = "warn"
+    """What an alert does: write it down, or also stop the run if it is severe."""
 
     @model_validator(mode="after")
     def _refuse_knobs_without_effect(self) -> GrpoConfig:

@@ -18,37 +18,26 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerConfig(BaseModel):
     """The optimizer and its schedule."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    optimizer: Literal["adamw", "adamw_8bit", "muon"] = Field(
-        default="adamw",
-        description="`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps. `adamw_8bit` keeps AdamW's moments in eight bits, by bitsandbytes.",
-    )
-    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
-    muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="How the rate falls from its peak."
-    )
-    warmup: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of all steps over which the rate rises linearly from 0.",
-    )
-    min_lr_ratio: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of the peak to which a falling schedule comes after its last step, as in transformers.",
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    betas: tuple[Decay, Decay] = Field(
-        default=(0.9, 0.95),
-        description="AdamW's decay rates of the two moments. With a first of 0 Muon has no momentum either, else 0.95 (Nesterov's).",
-    )
-    grad_clip: float = Field(
-        default=1.0, ge=0, description="Bound on the norm of the whole gradient; 0 leaves it alone."
-    )
+    optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
+    """`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps. `adamw_8bit` keeps AdamW's moments in eight bits, by bitsandbytes."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Peak learning rate, AdamW's if there are two."""
+    muon_lr: float = Field(default=0.02, gt=0)
+    """Muon's peak rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate falls from its peak."""
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    """Share of all steps over which the rate rises linearly from 0."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Share of the peak to which a falling schedule comes after its last step, as in transformers."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
+    """AdamW's decay rates of the two moments. With a first of 0 Muon has no momentum either, else 0.95 (Nesterov's)."""
+    grad_clip: float = Field(default=1.0, ge=0)
+    """Bound on the norm of the whole gradient; 0 leaves it alone."""
 
 
 def _cosine(progress: float) -> float:
@@ -73,14 +62,16 @@ OWNED_SETTINGS = (
 class LoraConfig(BaseModel):
     """Low-rank adapters (arXiv 2106.09685), by peft."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
-    alpha: int = Field(default=32, gt=0, description="The adapters are scaled by alpha / rank.")
-    dropout: float = Field(default=0.0, description="Must be 0.")
-    targets: Literal["all-linear"] | tuple[str, ...] = Field(
-        default="all-linear", description="Names of layers, as in `q_proj`, or `all-linear`."
-    )
+    rank: int = Field(default=16, ge=1)
+    """Rank of the adapters."""
+    alpha: int = Field(default=32, gt=0)
+    """The adapters are scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Must be 0."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Names of layers, as in `q_proj`, or `all-linear`."""
 
     @field_validator("dropout")
     @classmethod
@@ -96,9 +87,10 @@ class LoraConfig(BaseModel):
 class LawsConfig(BaseModel):
     """Which laws of a run are not checked (docs/doctor.md)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    off: tuple[LawName, ...] = Field(default=(), description="Laws that are not checked; a broken one stops the run.")
+    off: tuple[LawName, ...] = ()
+    """Laws that are not checked; a broken one stops the run."""
 
 
 class TrainerConfig(OptimizerConfig):
@@ -109,45 +101,32 @@ class TrainerConfig(OptimizerConfig):
 
     resources: ClassVar[frozenset[str]] = frozenset(["token_budget", "gradient_checkpointing", "threads", "laws"])
 
-    seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
-    token_budget: int = Field(
-        default=4096,
-        ge=1,
-        description="Tokens of one forward and backward pass; it bounds memory and changes no result.",
-    )
-    dtype: str = Field(
-        default="auto",
-        description="Of the weights: float32, bfloat16, or `auto`, float32 on a CPU and bfloat16 on a GPU.",
-    )
-    device: str = Field(default="auto", description="`auto` is the first GPU if there is one.")
-    attention: Attention | None = Field(
-        default=None,
-        description="The kernel; what the model was trained with, else sdpa if the architecture has it. `flash_attention_2` needs a GPU and "
-        "the package flash-attn; most models are trained by Gradus's own attention over shared prompts all the same.",
-    )
-    autocast: Autocast = Field(
-        default=False,
-        description="Compute in bfloat16 around float32 weights; `auto` does so on a GPU, and on a CPU with instructions for it.",
-    )
-    backward: Literal["float32", "bfloat16", "auto"] = Field(
-        default="float32",
-        description="`bfloat16` takes the backward products in it: about half a per cent of noise in the gradient, none in the log-probs. `auto` does so on a CPU with instructions for it.",
-    )
-    gradient_checkpointing: bool = Field(
-        default=False, description="Compute activations again in the backward pass: less memory, more time."
-    )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
-    lora: LoraConfig | None = Field(
-        default=None, description="Train low-rank adapters and leave the weights alone; `true` for the default ones."
-    )
-    quantize: Literal["4bit"] | None = Field(
-        default=None,
-        description="Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`.",
-    )
-    checkpoint_every: int = Field(
-        default=10, ge=1, description="Steps between checkpoints; the last step is always kept, and the one before it."
-    )
-    laws: LawsConfig = Field(default=LawsConfig(), description="Identities that are checked while the run goes on.")
+    seed: int = 0
+    """Seed of the stage; the run's own by default."""
+    token_budget: int = Field(default=4096, ge=1)
+    """Tokens of one forward and backward pass; it bounds memory and changes no result."""
+    dtype: str = "auto"
+    """Of the weights: float32, bfloat16, or `auto`, float32 on a CPU and bfloat16 on a GPU."""
+    device: str = "auto"
+    """`auto` is the first GPU if there is one."""
+    attention: Attention | None = None
+    """The kernel; what the model was trained with, else sdpa if the architecture has it. `flash_attention_2` needs a GPU and the package flash-attn; most models are trained by Gradus's own attention over shared prompts all the same."""
+    autocast: Autocast = False
+    """Compute in bfloat16 around float32 weights; `auto` does so on a GPU, and on a CPU with instructions for it."""
+    backward: Literal["float32", "bfloat16", "auto"] = "float32"
+    """`bfloat16` takes the backward products in it: about half a per cent of noise in the gradient, none in the log-probs. `auto` does so on a CPU with instructions for it."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, more time."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads; torch's own choice by default."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters and leave the weights alone; `true` for the default ones."""
+    quantize: Literal["4bit"] | None = None
+    """Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints; the last step is always kept, and the one before it."""
+    laws: LawsConfig = LawsConfig()
+    """Identities that are checked while the run goes on."""
 
     @field_validator("lora", mode="before")
     @classmethod

@@ -28,24 +28,22 @@ _NUCLEUS = 1024  # of many words so many are sorted for top_p; rows that need mo
 class SamplingConfig(BaseModel):
     """The settings by which a policy draws its tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    temperature: float = Field(default=1.0, gt=0, description="Divides the logits.")
-    top_k: int = Field(default=0, ge=0, description="Only the likeliest so many tokens may be drawn; 0 is off.")
-    top_p: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Only the likeliest tokens that hold this share of the probability may be drawn; 1 is off.",
-    )
-    max_new_tokens: int = Field(default=64, ge=1, description="Longest answer, in tokens.")
-    grammar: bool = Field(default=False, description="Only legal tokens may be drawn, if the environment names them.")
-    constrain: bool = Field(
-        default=False, description="An answer of which a schema is asked follows it (needs the extra constrain)."
-    )
-    greedy: bool = Field(
-        default=False, description="Take the likeliest token; its log-prob is 0, for the distribution is one point."
-    )
+    temperature: float = Field(default=1.0, gt=0)
+    """Divides the logits."""
+    top_k: int = Field(default=0, ge=0)
+    """Only the likeliest so many tokens may be drawn; 0 is off."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Only the likeliest tokens that hold this share of the probability may be drawn; 1 is off."""
+    max_new_tokens: int = Field(default=64, ge=1)
+    """Longest answer, in tokens."""
+    grammar: bool = False
+    """Only legal tokens may be drawn, if the environment names them."""
+    constrain: bool = False
+    """An answer of which a schema is asked follows it (needs the extra constrain)."""
+    greedy: bool = False
+    """Take the likeliest token; its log-prob is 0, for the distribution is one point."""
 
     @model_validator(mode="after")
     def _no_silent_knobs(self) -> SamplingConfig:

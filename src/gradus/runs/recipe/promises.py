@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from gradus.core import ConfigError
 from gradus.core.documents import PromiseOutcome
@@ -24,20 +24,28 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
 class Promise(BaseModel):
     """One promise about a figure of a policy or of a pair; exactly one of the two, and one of ``above`` and ``below``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    text: str = Field(description="The promise in words.")
-    aim: bool = Field(default=False, description="It is an aim: it may be missed.")
-    condition: str = Field(description="The condition it is about.")
-    policy: str | None = Field(default=None, description="The policy it is about.")
-    pair: str | None = Field(default=None, description="The pair it is about, as `a - b`.")
-    grader: str | None = Field(default=None, description="The grader that judges; the run's own by default.")
-    figure: str = Field(default="reward", description="The figure, as in `true_reward` or `components.correct`.")
-    bound: Literal["mean", "low", "high"] = Field(
-        default="mean", description="Its mean, or an end of its 95 % interval."
-    )
-    above: float | None = Field(default=None, description="It must be above this.")
-    below: float | None = Field(default=None, description="It must be at most this.")
+    text: str
+    """The promise in words."""
+    aim: bool = False
+    """It is an aim: it may be missed."""
+    condition: str
+    """The condition it is about."""
+    policy: str | None = None
+    """The policy it is about."""
+    pair: str | None = None
+    """The pair it is about, as `a - b`."""
+    grader: str | None = None
+    """The grader that judges; the run's own by default."""
+    figure: str = "reward"
+    """The figure, as in `true_reward` or `components.correct`."""
+    bound: Literal["mean", "low", "high"] = "mean"
+    """Its mean, or an end of its 95 % interval."""
+    above: float | None = None
+    """It must be above this."""
+    below: float | None = None
+    """It must be at most this."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Promise:

@@ -24,42 +24,35 @@ from gradus.training.lesson_config import DistillTable, SftConfig
 class _Section(BaseModel):
     """A table of a recipe, which refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class ModelSection(_Section):
     """The model. Without a path a nano model is made from the environment's words."""
 
-    path: str | None = Field(default=None, description="A model folder, a run folder, or a name on the hub.")
-    system_prompt: str | None = Field(
-        default=None,
-        description="Asked before each row, if the rows bring no prompt; with reward functions. Short answers have one by default.",
-    )
-    keep_history: bool = Field(
-        default=False,
-        description="Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not.",
-    )
-    template_options: Table = Field(
-        default_factory=dict, description="Passed to the chat template, as in `{ enable_thinking = false }`."
-    )
-    tool_calls: Literal["auto", "template", "json"] = Field(
-        default="auto",
-        description="How calls of tools are written: `template` as the chat template has it, `json` as lines of JSON with the tools in the system prompt. `auto` is `template`, and JSON for nano models.",
-    )
-    nano: NanoConfig = Field(default=NanoConfig(), description="Shape of the nano model.")
+    path: str | None = None
+    """A model folder, a run folder, or a name on the hub."""
+    system_prompt: str | None = None
+    """Asked before each row, if the rows bring no prompt; with reward functions. Short answers have one by default."""
+    keep_history: bool = False
+    """Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not."""
+    template_options: Table = Field(default_factory=dict)
+    """Passed to the chat template, as in `{ enable_thinking = false }`."""
+    tool_calls: Literal["auto", "template", "json"] = "auto"
+    """How calls of tools are written: `template` as the chat template has it, `json` as lines of JSON with the tools in the system prompt. `auto` is `template`, and JSON for nano models."""
+    nano: NanoConfig = NanoConfig()
+    """Shape of the nano model."""
 
 
 class AuditSection(_Section):
     """The grader's audit."""
 
-    enabled: bool = Field(default=True, description="Begin the run with it.")
-    episodes: int = Field(default=40, ge=2, le=MOST_EPISODES, description="Paired seeds for every policy of the panel.")
-    budget: int = Field(
-        default=4000,
-        ge=0,
-        le=MOST_EPISODES,
-        description="Episodes that the search for a hack may roll out; 0 for no search.",
-    )
+    enabled: bool = True
+    """Begin the run with it."""
+    episodes: int = Field(default=40, ge=2, le=MOST_EPISODES)
+    """Paired seeds for every policy of the panel."""
+    budget: int = Field(default=4000, ge=0, le=MOST_EPISODES)
+    """Episodes that the search for a hack may roll out; 0 for no search."""
 
 
 Tokens = tuple[NonNegativeFloat, NonNegativeFloat] | None
@@ -68,29 +61,33 @@ Tokens = tuple[NonNegativeFloat, NonNegativeFloat] | None
 class RemoteSection(_Section):
     """Settings of a teacher behind an API. What is not set is the policy's default or the server's."""
 
-    max_tokens: int | None = Field(default=None, ge=1, description="Longest answer; 512 by default.")
-    temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
-    concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
-    timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer; 512 by default."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """Of its sampling; 1 by default."""
+    concurrency: int | None = Field(default=None, ge=1, le=1024)
+    """Calls in flight at once; 8 by default."""
+    timeout: float | None = Field(default=None, gt=0.0)
+    """Seconds for one answer; 120 by default."""
 
 
 class PricesSection(_Section):
     """The prices in US dollars. Without one of them no money is counted; they change no figure of a run."""
 
-    teacher: Tokens = Field(
-        default=None,
-        description="Of a million prompt tokens, and of a million completion tokens, of a teacher behind an API.",
-    )
-    judge: Tokens = Field(default=None, description="The same of judges that have no price of their own.")
-    reader: Tokens = Field(default=None, description="The same of a served reader that the environment asks.")
-    evaluation: Tokens = Field(default=None, description="The same of served policies in the evaluation.")
-    training: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] | None = Field(
-        default=None, description="Of a million prompt, sampled and trained tokens of the server that `trainer` names."
-    )
-    hour: float = Field(default=0.0, ge=0, description="Of an hour of this machine.")
-    max_cost: float | None = Field(
-        default=None, gt=0, description="The run stops before it costs more; `--max-cost` sets it."
-    )
+    teacher: Tokens = None
+    """Of a million prompt tokens, and of a million completion tokens, of a teacher behind an API."""
+    judge: Tokens = None
+    """The same of judges that have no price of their own."""
+    reader: Tokens = None
+    """The same of a served reader that the environment asks."""
+    evaluation: Tokens = None
+    """The same of served policies in the evaluation."""
+    training: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] | None = None
+    """Of a million prompt, sampled and trained tokens of the server that `trainer` names."""
+    hour: float = Field(default=0.0, ge=0)
+    """Of an hour of this machine."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """The run stops before it costs more; `--max-cost` sets it."""
 
     @property
     def are_set(self) -> bool:
@@ -108,34 +105,37 @@ class PricesSection(_Section):
 class TeachSection(_Section):
     """The teacher whose episodes warm-start the model."""
 
-    enabled: bool = Field(
-        default=True, description="False leaves the teacher and SFT out: GRPO begins with the model as it is."
-    )
-    policy: str | None = Field(default=None, description="The teacher; the environment's own by default.")
-    episodes: int = Field(default=200, ge=1, le=MOST_EPISODES, description="How many training tasks it answers.")
-    remote: RemoteSection = Field(default=RemoteSection(), description="How a teacher behind an API is asked.")
+    enabled: bool = True
+    """False leaves the teacher and SFT out: GRPO begins with the model as it is."""
+    policy: str | None = None
+    """The teacher; the environment's own by default."""
+    episodes: int = Field(default=200, ge=1, le=MOST_EPISODES)
+    """How many training tasks it answers."""
+    remote: RemoteSection = RemoteSection()
+    """How a teacher behind an API is asked."""
 
 
 class EvalSection(_Section):
     """The comparison at the end. ``grpo``, ``grpo-greedy``, ``sft`` and ``sft-greedy`` are the run's checkpoints."""
 
-    policies: tuple[str, ...] = Field(
-        default=(), description="Names of policies; random, sft, grpo and grpo-greedy by default, and base in any case."
-    )
-    conditions: tuple[str, ...] = Field(default=(), description="Conditions; all by default.")
-    graders: tuple[str, ...] = Field(default=(), description="Further graders; the run's own comes first.")
-    episodes: int | None = Field(default=None, description="Seeds of each condition; all it has by default.")
-    seed: int | None = Field(
-        default=None, description="Seed of what policies draw in the evaluation; that of the whole run by default."
-    )
-    samples: int = Field(default=1, ge=1, description="episodes of each task")
-    pairs: tuple[str, ...] = Field(
-        default=(), description="Pairs to compare, as `a-b`; each policy minus those before it by default."
-    )
-    prompted: str | None = Field(
-        default=None, description="A better prompt of the base, which is asked with it too, as `prompted`."
-    )
-    shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
+    policies: tuple[str, ...] = ()
+    """Names of policies; random, sft, grpo and grpo-greedy by default, and base in any case."""
+    conditions: tuple[str, ...] = ()
+    """Conditions; all by default."""
+    graders: tuple[str, ...] = ()
+    """Further graders; the run's own comes first."""
+    episodes: int | None = None
+    """Seeds of each condition; all it has by default."""
+    seed: int | None = None
+    """Seed of what policies draw in the evaluation; that of the whole run by default."""
+    samples: int = Field(default=1, ge=1)
+    """episodes of each task"""
+    pairs: tuple[str, ...] = ()
+    """Pairs to compare, as `a-b`; each policy minus those before it by default."""
+    prompted: str | None = None
+    """A better prompt of the base, which is asked with it too, as `prompted`."""
+    shown: int = Field(default=3, ge=0)
+    """episodes of each policy and condition that the report can open"""
 
 
 class Recipe(_Section):
@@ -149,46 +149,41 @@ class Recipe(_Section):
         default=None
     )  # its name, if it comes with Gradus and was asked for by that name alone
 
-    environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
-    grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
-    weights: dict[str, float] = Field(
-        default_factory=dict,
-        description="Weights of the grader's components in place of its own; `weights.compression` is Mem-alpha's beta, `weights.validity` its gamma.",
-    )
-    failed_reward: float | None = Field(
-        default=None,
-        description="Reward of an episode in which the model broke its agent or environment. Left out: the floor of the grader's range, "
-        "else the least of 0 and all rewards so far.",
-    )
-    seed: int = Field(default=0, description="Seed of the whole run.")
-    quick: bool = Field(default=False, description="At toy size; `--quick` sets it.")
-    trainer: str = Field(
-        default="local",
-        description="Who holds the weights, trains and samples them: `local` is this process, `tinker:URL` a server of the Tinker API.",
-    )
-    trackers: tuple[str, ...] = Field(
-        default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
-    )
+    environment: str
+    """What to train on, as `gradus envs` lists it; rows, or code of your own."""
+    grader: str | None = None
+    """A grader of the environment; its default one if unset."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Weights of the grader's components in place of its own; `weights.compression` is Mem-alpha's beta, `weights.validity` its gamma."""
+    failed_reward: float | None = None
+    """Reward of an episode in which the model broke its agent or environment. Left out: the floor of the grader's range, else the least of 0 and all rewards so far."""
+    seed: int = 0
+    """Seed of the whole run."""
+    quick: bool = False
+    """At toy size; `--quick` sets it."""
+    trainer: str = "local"
+    """Who holds the weights, trains and samples them: `local` is this process, `tinker:URL` a server of the Tinker API."""
+    trackers: tuple[str, ...] = ()
+    """Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."""
     model: ModelSection = ModelSection()
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
-    distill: DistillTable | None = Field(
-        default=None, description="Distillation before GRPO, trained as `sft` says; none without this table."
-    )
+    distill: DistillTable | None = None
+    """Distillation before GRPO, trained as `sft` says; none without this table."""
     grpo: GrpoConfig = GrpoConfig()
-    rewards: tuple[RewardConfig, ...] = Field(
-        default=(), description="Reward functions that compose a grader, called `rewards`, in place of `grader`."
-    )
-    reward_messages: bool | None = Field(
-        default=None,
-        description="Give the functions prompts and completions as chat messages. Left out: if the rows are chats, as in TRL.",
-    )
-    stage: tuple[StageConfig, ...] = Field(default=(), description="The stages of the rewards' schedule.")
-    adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
+    rewards: tuple[RewardConfig, ...] = ()
+    """Reward functions that compose a grader, called `rewards`, in place of `grader`."""
+    reward_messages: bool | None = None
+    """Give the functions prompts and completions as chat messages. Left out: if the rows are chats, as in TRL."""
+    stage: tuple[StageConfig, ...] = ()
+    """The stages of the rewards' schedule."""
+    adaptive: AdaptiveConfig | None = None
+    """Weights that follow success."""
     eval: EvalSection = EvalSection()
     prices: PricesSection = PricesSection()
-    promises: tuple[Promise, ...] = Field(default=(), description="What the run must show.")
+    promises: tuple[Promise, ...] = ()
+    """What the run must show."""
 
     @field_validator("environment")
     @classmethod
