@@ -42,13 +42,14 @@ _FACTORIES = {"length", "repetition", "diversity", "style", "json_schema", "code
 class RewardConfig(BaseModel):
     """One line of a recipe's rewards, made of a table, of a pair ``["correctness", 2.0]``, or of a text ``"correctness=2"``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    function: str = Field(description="A built-in, `module:function`, or `FILE.py:function`.")
-    weight: float = Field(default=1.0, description="What its values are multiplied by.")
-    settings: Table = Field(
-        default_factory=dict, description="What the built-in's maker gets (`length`: limit; `style`: pattern)."
-    )
+    function: str
+    """A built-in, `module:function`, or `FILE.py:function`."""
+    weight: float = 1.0
+    """What its values are multiplied by."""
+    settings: Table = Field(default_factory=dict)
+    """What the built-in's maker gets (`length`: limit; `style`: pattern)."""
 
     @model_validator(mode="before")
     @classmethod

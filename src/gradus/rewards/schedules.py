@@ -25,32 +25,31 @@ _LEAST, _MOST = 0.25, 4.0  # bounds of an adaptive weight, as multiples of the f
 class StageConfig(BaseModel):
     """One ``[[stage]]`` of the rewards' schedule. Warm-up and decay of the rate go over the whole run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    name: str = Field(min_length=1, description="What the stage is called.")
-    steps: int | None = Field(
-        default=None, ge=1, description="How long it lasts; the last stage alone may leave it out and lasts to the end."
-    )
-    weights: dict[str, float] = Field(
-        default_factory=dict[str, float],
-        description="Component to weight; the others count for nothing. Empty keeps the grader's own.",
-    )
-    lr: float | None = Field(default=None, gt=0, description="Peak rate of the stage; the run's by default.")
-    carry_optimizer: bool = Field(
-        default=True, description="Whether the optimizer's moments survive the beginning of this stage."
-    )
+    name: str = Field(min_length=1)
+    """What the stage is called."""
+    steps: int | None = Field(default=None, ge=1)
+    """How long it lasts; the last stage alone may leave it out and lasts to the end."""
+    weights: dict[str, float] = Field(default_factory=dict[str, float])
+    """Component to weight; the others count for nothing. Empty keeps the grader's own."""
+    lr: float | None = Field(default=None, gt=0)
+    """Peak rate of the stage; the run's by default."""
+    carry_optimizer: bool = True
+    """Whether the optimizer's moments survive the beginning of this stage."""
 
 
 class AdaptiveConfig(BaseModel):
     """Weights that follow success: a component's mean, from 0 for its least possible value to 1 for its greatest."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-    components: tuple[str, ...] = Field(
-        default=(), description="Those that adapt; all with a weight above 0 by default."
-    )
-    low: float = Field(default=0.3, description="A component whose mean is below is weighted more.")
-    high: float = Field(default=0.8, description="A component whose mean is above is weighted less.")
+    components: tuple[str, ...] = ()
+    """Those that adapt; all with a weight above 0 by default."""
+    low: float = 0.3
+    """A component whose mean is below is weighted more."""
+    high: float = 0.8
+    """A component whose mean is above is weighted less."""
 
     @model_validator(mode="after")
     def _ordered(self) -> AdaptiveConfig:

@@ -65,46 +65,33 @@ class NanoConfig(BaseModel):
     many numbers, each a word, learns from them in about seven tenths of the steps with ``number_init``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    hidden_size: int = Field(default=128, ge=8, le=65_536, description="Width of the model.")
-    layers: int = Field(default=4, ge=1, le=1000, description="Blocks.")
-    heads: int = Field(default=4, ge=1, le=4096, description="Attention heads.")
-    kv_heads: int = Field(
-        default=1,
-        ge=1,
-        description="Heads of keys and values, shared by the attention heads (arXiv 1911.02150): decoding waits for the cache to be read.",
-    )
-    intermediate_size: int = Field(default=384, ge=8, le=262_144, description="Width inside the MLP.")
-    context: int = Field(default=4096, ge=16, le=16_777_216, description="Longest sequence, in tokens.")
-    rope_theta: float = Field(
-        default=10_000.0,
-        gt=1,
-        description="Base of the rotary positions; a small one tells near places apart more sharply.",
-    )
-    position_bias: float = Field(
-        default=0.0,
-        ge=0,
-        description="Standard deviation of a bias of queries and keys, 0 for none: heads that look at places are there from the first step.",
-    )
-    embedding_std: float = Field(
-        default=0.02, gt=0, description="Spread of the embeddings; small ones are soon drowned by what the layers add."
-    )
-    mimetic_init: bool = Field(
-        default=False,
-        description="Heads look for words like their own and fetch words as they are, from the first step (arXiv 2305.09828).",
-    )
+    hidden_size: int = Field(default=128, ge=8, le=65_536)
+    """Width of the model."""
+    layers: int = Field(default=4, ge=1, le=1000)
+    """Blocks."""
+    heads: int = Field(default=4, ge=1, le=4096)
+    """Attention heads."""
+    kv_heads: int = Field(default=1, ge=1)
+    """Heads of keys and values, shared by the attention heads (arXiv 1911.02150): decoding waits for the cache to be read."""
+    intermediate_size: int = Field(default=384, ge=8, le=262_144)
+    """Width inside the MLP."""
+    context: int = Field(default=4096, ge=16, le=16_777_216)
+    """Longest sequence, in tokens."""
+    rope_theta: float = Field(default=10_000.0, gt=1)
+    """Base of the rotary positions; a small one tells near places apart more sharply."""
+    position_bias: float = Field(default=0.0, ge=0)
+    """Standard deviation of a bias of queries and keys, 0 for none: heads that look at places are there from the first step."""
+    embedding_std: float = Field(default=0.02, gt=0)
+    """Spread of the embeddings; small ones are soon drowned by what the layers add."""
+    mimetic_init: bool = False
+    """Heads look for words like their own and fetch words as they are, from the first step (arXiv 2305.09828)."""
 
-    look_back: float = Field(
-        default=0.0,
-        ge=0,
-        le=100,
-        description="Attention logit by which head h looks h + 1 tokens back from the first step, in the first half of the blocks; 0 for none.",
-    )
-    number_init: bool = Field(
-        default=False,
-        description="Words of one kind that hold numbers, such as V0.40 and V0.45, begin with embeddings as near as the numbers.",
-    )
+    look_back: float = Field(default=0.0, ge=0, le=100)
+    """Attention logit by which head h looks h + 1 tokens back from the first step, in the first half of the blocks; 0 for none."""
+    number_init: bool = False
+    """Words of one kind that hold numbers, such as V0.40 and V0.45, begin with embeddings as near as the numbers."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> NanoConfig:
