@@ -36,7 +36,7 @@ class LocalLessonModel:
     """A model in this process, and its optimizer.
 
     ``held_out``: the samples that :meth:`measure` is asked about. ``learn``: the loss on a microbatch. ``plain``: the same of one sample's
-    learned tokens, by a plain pass.
+    learned tokens, by a plain pass; without it no law watches the updates.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LocalLessonModel:
         config: LessonConfig,
         held_out: Samples,
         learn: Learn,
-        plain: Callable[[TrainingSample], Tensor],
+        plain: Callable[[TrainingSample], Tensor] | None = None,
     ) -> None:
         self.loaded, self.config, self._learn, self._plain = loaded, config, learn, plain
         self._left: dict[str, float] = {}  # by the last update, if it was watched
@@ -64,16 +64,16 @@ class LocalLessonModel:
         """The model, if this process alone holds it."""
         return self.loaded if world().size == 1 and not is_sharded(self.loaded.model) else None
 
-    def update(self, samples: Samples, lr: float, laws: LawRunner) -> StepSums:
+    def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the update of a step; this process computes its share of the samples."""
         n_tokens = sum(sample.actions for sample in samples)
         local = [samples[index] for index in share(len(samples))]
         weight = self.config.observations
-        if self._left:
+        if laws is not None and self._left:
             laws.check("optimizer", unmoved, self._left, fingerprint(self.loaded, self.optimizer))
         self._left = {}
         watch = None
-        if laws.due and self.local_model is not None:
+        if laws is not None and laws.due and self.local_model is not None and self._plain is not None:
             watch = LessonLaws(laws, self.loaded, self.config, samples, self._plain, self._part(n_tokens))
 
         def update(tokens: int) -> tuple[float, list[float]]:

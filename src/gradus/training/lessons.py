@@ -192,7 +192,7 @@ class LessonModel(Protocol):
     def local_model(self) -> LoadedModel | None:
         """The model, if this process alone holds it."""
 
-    def update(self, samples: Samples, lr: float, laws: LawRunner) -> StepSums:
+    def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the optimizer update of a step."""
 
     def measure(self, samples: Samples) -> HeldOutFigures:

@@ -35,7 +35,7 @@ class ServedLessonModel:
     def local_model(self) -> None:
         """None: the server has the weights."""
 
-    def update(self, samples: Samples, lr: float, laws: LawRunner) -> StepSums:
+    def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the update of a step: the mean over the learned tokens, as a model in this process is taught."""
         remote = self.weights.remote
         n_tokens = sum(sample.actions for sample in samples)
