@@ -19,7 +19,7 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
-from gradus.training.laws.credit import taught_again
+from gradus.training.laws.credit import HeardTeacher, taught_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.storing import folder_again
@@ -81,12 +81,10 @@ class StepLearner(ABC):
         check_samples(self.laws, groups, samples, self.config, renderer, self._stop_ids(), self.grader.weights)
         if self._teacher is None:
             return samples
-        episodes, coef = graded_episodes(groups), self.config.distill_coef
-        taught = with_teacher(samples, episodes, self._teacher, coef)
+        heard = HeardTeacher(self._teacher)
+        taught = with_teacher(samples, graded_episodes(groups), heard, self.config.distill_coef)
         if self.laws.due:
-            some = samples[:1]
-            logprobs = self._teacher.logprobs(some, episodes)
-            self.laws.check("credit", taught_again, some, taught[:1], coef, logprobs)
+            self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, heard.answers)
         return taught
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:

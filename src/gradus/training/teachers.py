@@ -48,7 +48,14 @@ _WORDS = 20  # of each place; vLLM gives no more unless it is started with --max
 _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
 
-class Teacher(Protocol):
+class ScoringTeacher(Protocol):
+    """Has log-probs of what was said."""
+
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
+        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
+
+
+class Teacher(ScoringTeacher, Protocol):
     """States a distribution of each token that was said."""
 
     @property
@@ -63,9 +70,6 @@ class Teacher(Protocol):
 
     def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
         """Returns the samples of these episodes with targets; tokens without one are left out."""
-
-    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
-        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
 
 
 class ScriptedTeacher:
@@ -227,7 +231,7 @@ class ServedTeacher:
 def with_teacher(
     samples: Samples,
     episodes: Episodes,
-    teacher: Teacher,
+    teacher: ScoringTeacher,
     coef: float,
 ) -> list[TrainingSample]:
     """Add to each token's advantage ``coef`` times how much likelier it is to the teacher than it was to the sampler, in nats.

@@ -15,6 +15,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.laws.formulas import FORMULAS
 from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.teachers import ScoringTeacher
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ALLOWED = 1e-6  # of the largest advantage
@@ -84,6 +85,19 @@ def advantages_again(
             worst = int(np.abs(actual - again).argmax())
             place = f"group {member.group}, episode {sample.episode}, turn {turn}, token {worst}"
             yield Pair(float(actual[worst]), float(again[worst]), _ALLOWED * largest, place)
+
+
+class HeardTeacher:
+    """A teacher whose last log-probs are kept: asked again, one may answer otherwise."""
+
+    def __init__(self, teacher: ScoringTeacher) -> None:
+        self._teacher = teacher
+        self.answers: Sequence[Tensor] = ()
+
+    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
+        answers = self.answers = self._teacher.logprobs(samples, episodes)
+        return answers
 
 
 def taught_again(
