@@ -229,7 +229,7 @@ def test_blind_plans_make_moves_that_only_the_text_of_a_game_names() -> None:
     result = run_audit(spec, None, AuditSettings(episodes=20, budget=1600))
     check = next(check for check in result.checks if check.subject == "one plan")
     assert check.measured["free"] == pytest.approx(1.0), check.evidence
-    assert result.verdict == "unresolved", "there is no aim"
+    assert result.verdict == "unresolved", "there is no aim, and of a reward that is its own nothing is unearned"
 
 
 def test_tools_and_fields_of_an_action_are_offered_by_their_schemas() -> None:
@@ -245,4 +245,4 @@ def test_tools_and_fields_of_an_action_are_offered_by_their_schemas() -> None:
         '{"name": "look", "arguments": {"place": "hall", "n": 0}}',
         '{"name": "look", "arguments": {"place": "yard", "n": 1}}',
     ]
-    assert answers_in([episode])[:4] == [*calls, '{"key": true}', '{"key": false}']
+    assert {*calls, '{"key": true}', '{"key": false}'} <= set(answers_in([episode]))

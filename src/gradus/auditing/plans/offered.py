@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from gradus.auditing.plans.plan import TurnPolicy
 from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Task, child_rng
-from gradus.core.printing import beginning
 from gradus.rollouts import roll_out
 
 _MARKED = re.compile(r"\[[^\[\]\n]{1,30}\]|`([^`\n]{1,30})`|(?<!\w)'([^'\n]{1,30})'(?!\w)|\"([^\"\n]{1,30})\"")
 _LISTED = re.compile(r":\s*((?:[\w-]{1,20}(?:,\s*(?:or |and )?| or )){1,20}[\w-]{1,20})")
 _SEPARATOR = re.compile(r",\s*(?:or |and )?| or ")
 _TOKEN = re.compile(r"\d+|[^\W\d_]+")
+_WORD = re.compile(r"[^\W\d_]{2,}")
 _LETTER = re.compile(r"\b[^\W\d_]\b")
 _NUMBER = re.compile(r"\b\d{1,2}\b")
 _FILLED = 24  # answers of one form
@@ -29,13 +30,7 @@ _OFFERED = 48
 _ROUNDS = 2  # the replies to the first answers show further forms
 _NONSENSE = ("", "?!")
 _FOLLOWING = 6  # further answers of an episode that begins with one
-_VALUES: Mapping[str, Sequence[Any]] = {
-    "integer": (0, 1),
-    "number": (0, 1),
-    "boolean": (True, False),
-    "array": ([],),
-    "object": ({},),
-}
+_VALUES: Mapping[str, Sequence[Any]] = {"integer": (0, 1), "number": (0, 1), "boolean": (True, False), "array": ([],)}
 
 
 def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
@@ -97,46 +92,38 @@ def _reply(episode: Episode, turn: int) -> str:
 
 
 def answers_in(episodes: Iterable[Episode]) -> list[str]:
-    """Returns the answers that the texts and tools of episodes offer: each form as it stands, then filled with other words."""
-    episodes = list(episodes)
-    prompts = dict.fromkeys(episode.system_prompt for episode in episodes)
-    shown = dict.fromkeys(turn.observation for episode in episodes for turn in episode.turns)
-    ends = dict.fromkeys(episode.final.text for episode in episodes if episode.final)
-    errors = dict.fromkeys(turn.error or "" for episode in episodes for turn in episode.turns)
-    texts = [text for text in dict.fromkeys([*prompts, *shown, *ends, *errors]) if text]
-    schemas = [tool for episode in episodes[:1] for tool in episode.tools]
-    described = [answer for text in texts for answer in _described(text)]
-    called = [answer for schema in schemas for answer in _calls(schema)]
-    return list(dict.fromkeys([*called, *described, *answers_offered(texts)]))
+    """Returns the answers that the texts and tools of episodes offer."""
+    texts: dict[str, None] = {}
+    for episode in episodes:
+        texts |= dict.fromkeys([*map(json.dumps, episode.tools), episode.system_prompt])
+        texts |= dict.fromkeys(turn.observation for turn in episode.turns)
+        texts |= dict.fromkeys(turn.error or "" for turn in episode.turns)
+        texts |= dict.fromkeys([episode.final.text] if episode.final else [])
+    return answers_offered(list(texts))
 
 
 def answers_offered(texts: Sequence[str]) -> list[str]:
-    """Returns the marked and listed forms of texts, filled.
+    """Returns what texts describe by a schema, then the forms that they mark or list, as they stand and filled with other words.
 
     >>> answers_offered(["Type the towers, as in '[A C]'. A: 3 2 1, B:, C:"])[:3]
     ['[A C]', '[A A]', '[A B]']
     """
-    marked = [next(filter(None, (*match.groups(), match[0]))) for text in texts for match in _MARKED.finditer(text)]
-    listed = [item for text in texts for match in _LISTED.finditer(text) for item in _SEPARATOR.split(match[1])]
-    forms = list(dict.fromkeys([*marked, *listed]))[:_FORMS]
     everything = "\n".join(texts)
+    marked = [next(filter(None, (*match.groups(), match[0]))) for match in _MARKED.finditer(everything)]
+    listed = [item for match in _LISTED.finditer(everything) for item in _SEPARATOR.split(match[1])]
+    forms = list(dict.fromkeys([*marked, *listed]))[:_FORMS]
     letters = list(dict.fromkeys(_LETTER.findall(everything)))
-    words = list(
-        dict.fromkeys(word for form in forms for word in _TOKEN.findall(form) if len(word) > 1 and word.isalpha())
-    )
-    numbers = sorted({int(number) for number in _NUMBER.findall(everything)})
-    filled: list[str] = []
-    for form in forms:
-        filled += _filled(form, letters, words, numbers)
-    return list(dict.fromkeys([*forms, *filled]))
+    words = list(dict.fromkeys(_WORD.findall(" ".join(forms))))
+    # One below and one above what is shown: a limit is a place for faults.
+    numbers = [int(number) for number in _NUMBER.findall(everything)]
+    digits = list(map(str, range(max(0, min(numbers, default=0) - 1), max(numbers, default=0) + 2)))
+    filled = [answer for form in forms for answer in _filled(form, letters, words, digits)]
+    return list(dict.fromkeys([*_described(everything), *forms, *filled]))
 
 
-def _filled(form: str, letters: Sequence[str], words: Sequence[str], numbers: Sequence[int]) -> list[str]:
+def _filled(form: str, letters: Sequence[str], words: Sequence[str], digits: Sequence[str]) -> list[str]:
     """Returns a form with other words of the same kind, evenly over all combinations."""
     tokens = _TOKEN.findall(form)
-    # One below and one above what is shown: a limit is a place for faults.
-    span = range(max(0, min(numbers, default=0) - 1), max(numbers, default=0) + 2)
-    digits = [str(number) for number in span]
     choices: list[Sequence[str]] = []
     for token in tokens:
         if token.isdigit():
@@ -172,38 +159,23 @@ def _combination(template: str, choices: Sequence[Sequence[str]], index: int) ->
 
 
 def _described(text: str) -> list[str]:
-    """Returns answers by the JSON schemas that stand in a text: of an action, or of tools."""
+    """Returns answers by the JSON schemas in a text: calls of tools, and objects with the fields of an action."""
     answers: list[str] = []
-    decoder = json.JSONDecoder()
-    place = 0
-    while (place := text.find("{", place)) >= 0:
-        try:
-            value, end = decoder.raw_decode(text, place)
-        except ValueError:
-            place += 1
-            continue
-        place = end
-        if isinstance(value, dict):
-            answers += _calls(cast("dict[str, Any]", value)) or _objects(cast("dict[str, Any]", value))
+    for match in re.finditer(r"\{", text):
+        with suppress(ValueError, AttributeError, TypeError):  # it only looks like a schema
+            schema: Any = json.JSONDecoder().raw_decode(text, match.start())[0]
+            name, parameters = schema.get("name"), schema.get("parameters", schema.get("input_schema"))
+            objects = _objects(parameters or schema)
+            if isinstance(name, str) and parameters is not None:
+                objects = [{"name": name, "arguments": values} for values in objects or [{}]]
+            answers += map(json.dumps, objects)
     return answers
 
 
-def _calls(schema: Mapping[str, Any]) -> list[str]:
-    """Returns calls of a tool by its schema; none if it is not that of a tool."""
-    function = cast("Mapping[str, Any]", schema.get("function", schema))
-    name, parameters = function.get("name"), function.get("parameters", function.get("input_schema"))
-    if not isinstance(name, str) or not isinstance(parameters, Mapping):
-        return []
-    arguments = _objects(cast("Mapping[str, Any]", parameters)) or ["{}"]
-    return [json.dumps({"name": name, "arguments": json.loads(text)}) for text in arguments]
-
-
-def _objects(schema: Mapping[str, Any]) -> list[str]:
+def _objects(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns objects that a schema allows, the first with the first value of each field, the next with the second; none without fields."""
-    fields = cast("Mapping[str, Mapping[str, Any]]", schema.get("properties") or {})
     values: dict[str, Sequence[Any]] = {}
-    for name, field in fields.items():
-        values[name] = field.get("enum") or _VALUES.get(str(field.get("type")), ("", beginning(name, 30)))
-    most = max(map(len, values.values()), default=0)
-    rows = [{name: options[i % len(options)] for name, options in values.items()} for i in range(most)]
-    return [json.dumps(row) for row in rows[:_FILLED]]
+    for name, field in (schema.get("properties") or {}).items():
+        values[name] = field.get("enum") or _VALUES.get(field.get("type"), ("", name))
+    most = min(_FILLED, max(map(len, values.values()), default=0))
+    return [{name: options[i % len(options)] for name, options in values.items()} for i in range(most)]
