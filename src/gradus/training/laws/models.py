@@ -54,7 +54,7 @@ class StillModels:
         """Before an update: nothing has moved since the last one, if that was watched."""
         if self._left:
             laws.check("optimizer", unmoved, self._left, fingerprint(self._loaded, optimizer))
-            laws.worst.pop("optimizer", None)  # a run that went on from a checkpoint has no such pair, and the same metrics
+            laws.worst.pop("optimizer", None)  # not in a resumed run, whose metrics are the same
             self._left = {}
 
     def ends(
