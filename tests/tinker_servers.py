@@ -128,9 +128,12 @@ def environment(key: str = "tml-test") -> dict[str, str]:
 
 
 @contextmanager
-def serving(python: Path, model: Path, out: Path, keys: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server in a process of its own; yields its address."""
-    command = [python, "-m", "gradus", "serve", model, "--train", "--port", "0", "--out", out]
+def serving(
+    python: Path, model: Path, out: Path, keys: str = "", lacking: str = ""
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server in a process of its own; yields its address. ``lacking``: a statement that takes something away from it."""
+    start = f"import gradus.interop.tinker.app\n{lacking}\nfrom gradus.commands.app import main\nmain()"
+    command = [python, "-c", start, "serve", model, "--train", "--port", "0", "--out", out]
     process = subprocess.Popen(
         command,
         env={**environment(), "GRADUS_SERVE_KEY": keys},

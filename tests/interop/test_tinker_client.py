@@ -172,3 +172,41 @@ def test_a_setting_that_the_server_cannot_keep_is_refused(
     assert ran.returncode != 0
     assert words in ran.stderr + ran.stdout
     assert "Traceback" not in ran.stderr
+
+
+LACKING = [
+    (
+        "gradus.interop.tinker.losses.LOSSES_SERVED = ('cross_entropy',)",
+        "grpo.kl_coef=0",
+        "train with the loss importance_sampling",
+    ),
+    ("gradus.interop.tinker.settings._UNSERVED = ('prompt_logprobs',)", "grpo.kl_coef=0.1", "grpo.kl_coef"),
+]
+
+
+@pytest.mark.parametrize(("lacking", "setting", "words"), LACKING)
+def test_what_a_server_lacks_is_one_sentence_before_anything_is_spent(
+    sdk_python: Python, rows: Path, base: Path, tmp_path: Path, lacking: str, setting: str, words: str
+) -> None:
+    python, out = sdk_python("0.24.1"), tmp_path / "run"
+    with serving(python, base, tmp_path / "served", lacking=lacking) as (url, _):
+        ran = program(python, *command(rows, base, f"tinker:{url}", out, 1, setting))
+    check_refused(ran, out, words)
+
+
+def test_a_later_package_than_the_server_has_is_refused(
+    sdk_python: Python, rows: Path, base: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with serving(sdk_python("0.24.1"), base, tmp_path / "served") as (url, _):
+        ran = program(sdk_python("0.38.0"), *command(rows, base, f"tinker:{url}", out, 1))
+    check_refused(ran, out, "has the package tinker 0.24.1, you 0.38.0")
+
+
+def check_refused(ran: subprocess.CompletedProcess[str], out: Path, words: str) -> None:
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
+    assert ran.returncode == 2
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in ran.stderr
+    assert not (out / "grpo").exists()

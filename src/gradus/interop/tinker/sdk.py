@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
@@ -33,6 +34,18 @@ def check_sdk() -> None:
     """Raises ConfigError if the package cannot serve as a schema."""
     messages()
     _forward_body("forward_backward_input")
+
+
+def check_client(version: str) -> None:
+    """Raises ApiError for a client that is later than the package here, which does not have all that it sends."""
+    here = metadata.version("tinker")
+    if _release(version) > _release(here):
+        raise ApiError(f"this server has the package tinker {here}, you {version[:40]}; install one version for both")
+
+
+def _release(version: str) -> list[int]:
+    """Its first two numbers."""
+    return [int(part) for part in re.findall(r"\d{1,6}", version)[:2]]
 
 
 def parse(name: str, body: bytes) -> Any:

@@ -16,6 +16,7 @@ from gradus.interop.tinker.checkpoints import CheckpointStore, SavedAdapter
 from gradus.interop.tinker.engine import AdapterEngine
 from gradus.interop.tinker.jobs import EngineJob, JobQueue
 from gradus.interop.tinker.losses import check_datum, served_loss
+from gradus.interop.tinker.sdk import check_client
 from gradus.interop.tinker.settings import adam_settings, adapter_shape, sample_order
 from gradus.interop.tinker.wire import ForwardRequest, SampleResult
 
@@ -96,6 +97,7 @@ class TrainingService:
 
     def create_session(self, owner: str, request: Any) -> Json:
         """Begins a client program's session."""
+        check_client(request.sdk_version)
         self._make_room(self._sessions, _MOST_SESSIONS, "sessions")
         session = str(uuid.uuid4())
         self._sessions[session] = ServedSession(owner=owner)

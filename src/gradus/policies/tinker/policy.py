@@ -13,6 +13,7 @@ from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.service import TinkerService
 
+_PROMPTS = "give log-probs of a prompt, which grpo.kl_coef and a teacher need"
 _SEEDS = 2**31  # the smallest range of seeds among the servers
 
 
@@ -109,9 +110,9 @@ class TinkerPolicy:
     def prompt_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of the tokens of each sequence behind its first one. Raises ConfigError if the server gives none."""
         types = self.service.sdk.types
-        with self.service.explained("give log-probs of a prompt"):
+        with self.service.explained(_PROMPTS):
             futures = [self.client.compute_logprobs(types.ModelInput.from_ints(list(ids))) for ids in sequences]
-        scored = [self.service.result(future, "give log-probs of a prompt") for future in futures]
+        scored = [self.service.result(future, _PROMPTS) for future in futures]
         self.counts.prompt += sum(map(len, sequences))
         for ids, values in zip(sequences, scored, strict=True):
             if not values or len(values) != len(ids) or any(value is None for value in values[1:]):

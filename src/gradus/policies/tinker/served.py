@@ -46,10 +46,8 @@ class WeightsAddress(BaseModel):
         service, base = self.service(), self.base()
         key = self.sampler or base
         if key not in service.samplers:
-            with service.explained(f"sample from {key}"):
-                if self.sampler is None:
-                    return service.client.create_sampling_client(base_model=base)
-                client = service.client.create_sampling_client(model_path=self.sampler)
+            weights = {"base_model": base} if self.sampler is None else {"model_path": self.sampler}
+            client = service.made(f"sample from {key}", service.client.create_sampling_client, **weights)
             # SkyRL samples from saved weights only as long as their model is in training.
             if self.state is not None and not service.can_sample(client):
                 client = self._load_state(base)
@@ -59,12 +57,11 @@ class WeightsAddress(BaseModel):
     def _load_state(self, base: str) -> Any:
         """Loads the saved state into a new adapter; returns the client that samples from it."""
         service = self.service()
-        with service.explained(f"sample from {self.state}"):
-            training = service.client.create_lora_training_client(base_model=base, rank=self.rank)
-            loading = training.load_state(self.state)
-        service.result(loading, f"load the state {self.state}")
-        with service.explained(f"sample from {self.state}"):
-            return training.save_weights_and_get_sampling_client()
+        request = f"sample from {self.state}"
+        create = service.client.create_lora_training_client
+        training = service.made(request, create, base_model=base, rank=self.rank)
+        service.result(training.load_state(self.state), request)
+        return service.made(request, training.save_weights_and_get_sampling_client)
 
     def write(self, folder: Path, words: LoadedTokenizer) -> None:
         """Writes a folder that every command that samples takes for a model."""

@@ -6,8 +6,10 @@ The package ``tinker`` is the client. It is imported when a server is asked for 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
@@ -64,22 +66,21 @@ class TinkerService:
         """The package ``tinker``. Raises ConfigError if it is not installed."""
         os.environ.setdefault("TINKER_TELEMETRY", "0")
         try:
-            return importlib.import_module("tinker")
+            package = importlib.import_module("tinker")
         except ImportError as error:
             raise ConfigError(
                 "trainer = 'tinker:URL' needs the package tinker; pip install 'gradus-rl[tinker]'"
             ) from error
-
-    def require_client(self) -> None:
-        """Raises ConfigError if the package ``tinker`` is missing."""
-        _ = self.sdk
+        logging.getLogger("tinker").setLevel(logging.CRITICAL)  # what it would log is in the error that it raises
+        return package
 
     @property
     def client(self) -> Any:
         """The session with the server. Raises ConfigError if it refuses the key or this version of the client."""
         if self._session is None:
             self.model_names()  # the client itself would try for minutes to reach a server that is not there
-            with self.explained("begin a session"):
+            with self.explained("begin a session"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of 0.38, which does not know the argument
                 # Every request is sent once: a second one for a training step might add its gradient twice.
                 session = self.sdk.ServiceClient(base_url=self.url, api_key=self._key(), max_retries=0)
                 session.holder.execute_with_retries = _once
@@ -90,6 +91,12 @@ class TinkerService:
         """Begins a new session with the next request."""
         self._session = None
         self.samplers.clear()
+
+    def made(self, request: str, create: Callable[..., Any], **options: Any) -> Any:
+        """Returns a client of weights. Before 0.38 the package gives clients, later futures of them."""
+        with self.explained(request):
+            client = create(**options)
+            return client.result() if hasattr(client, "result") else client
 
     def can_sample(self, client: Any) -> bool:
         """Says whether the server samples a token from the weights of a sampling client."""

@@ -50,8 +50,8 @@ class ServedWeights:
         # A saved state goes on with adapters of its own rank, whatever stage wrote it.
         self.rank = model.rank or (self._config.lora or LoraConfig()).rank
         service, base = model.service(), model.base()
-        with service.explained(f"train the model {base} with adapters of rank {self.rank}"):
-            client = service.client.create_lora_training_client(base_model=base, rank=self.rank, seed=self._config.seed)
+        request, create = f"train the model {base} with adapters", service.client.create_lora_training_client
+        client = service.made(request, create, base_model=base, rank=self.rank, seed=self._config.seed)
         self.requests = TrainingRequests(service=service, client=client)
         if model.state is not None:
             self.load(model.state, optimizer=False)
@@ -68,8 +68,8 @@ class ServedWeights:
 
     def sampling_client(self) -> Any:
         """A client that samples from the weights as they are."""
-        with self.requests.service.explained("sample from the trained weights"):
-            return self.requests.client.save_weights_and_get_sampling_client()
+        create = self.requests.client.save_weights_and_get_sampling_client
+        return self.requests.service.made("sample from the trained weights", create)
 
     def save(self, name: str, *, seconds: int | None = None) -> str:
         """Saves weights and optimizer on the server; returns the path there. ``seconds``: how long they are kept; for good by default."""
