@@ -185,8 +185,9 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     code = [_grading_code(folder) for folder in runs.values()]
     # A run without a digest, as of rows in memory, is no proof of another grading.
     labels = sorted(set(code[0]).intersection(*code))
-    rows = [(label, [digests[label] for digests in code]) for label in labels]
-    rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADING)]
+    rows = [row for row in differing_settings(runs) if f"{row[0]}.".startswith(_GRADING)]
+    for label in labels:
+        rows.append((label, [digests[label] for digests in code]))
     folders = ", ".join(repr(str(folder)) for folder in runs.values())
     for label, values in rows:
         again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"

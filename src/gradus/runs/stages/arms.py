@@ -69,8 +69,11 @@ def run_arms(
     for pair in main_scores(document)[headline_condition(document) or ""].pairs:
         change = pair.figures["reward"]
         console.print(f"{pair.first} - {pair.second}: {format_interval(change, signed=True)}, {change.decision}")
-    seconds = {arm: sum(row["seconds"] for row in Manifest(place).costs()) for arm, place in places.items()}
-    console.print("seconds: " + ", ".join(f"{arm} {spent:.0f}" for arm, spent in seconds.items()))
+    seconds: list[str] = []
+    for arm, place in places.items():
+        spent = sum(row["seconds"] for row in Manifest(place).costs())
+        seconds.append(f"{arm} {spent:.0f}")
+    console.print(f"seconds: {', '.join(seconds)}")
     return folder
 
 

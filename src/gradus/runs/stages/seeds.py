@@ -232,5 +232,9 @@ def _costs(run: RunContext, members: Sequence[Path]) -> list[Table]:
 
 def _added_up(rows: Sequence[Json]) -> dict[str, float]:
     """The sum of each figure that all rows know, rounded once."""
-    shared = [name for name in rows[0] if all(isinstance(row.get(name), int | float) for row in rows)]
-    return {name: round(sum(row[name] for row in rows), 6) for name in shared}
+    sums: dict[str, float] = {}
+    for name in rows[0]:
+        values = [row.get(name) for row in rows]
+        if all(isinstance(value, int | float) for value in values):
+            sums[name] = round(sum(values), 6)
+    return sums

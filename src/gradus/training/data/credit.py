@@ -250,7 +250,8 @@ class _Channels:
 def turn_places(episode: Episode) -> list[int]:
     """The place of each turn in the order of the episode: its index, but calls that waited at the same time share a place."""
     parallel = [turn.asked is not None and turn.asked.parallel for turn in episode.turns]
-    return [place - 1 for place in accumulate(int(not together) for together in parallel)]
+    moves = [int(not together) for together in parallel]
+    return [place - 1 for place in accumulate(moves)]
 
 
 def _with_entropy(
