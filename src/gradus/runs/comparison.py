@@ -183,15 +183,16 @@ def _spec_without_code(
 def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
     code = [_grading_code(folder) for folder in runs.values()]
-    # A run without a digest, as of rows in memory, is no proof of another grading.
-    labels = sorted(set(code[0]).intersection(*code))
-    rows = [row for row in differing_settings(runs) if f"{row[0]}.".startswith(_GRADING)]
-    for label in labels:
-        rows.append((label, [digests[label] for digests in code]))
     folders = ", ".join(repr(str(folder)) for folder in runs.values())
-    for label, values in rows:
-        again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
-        _require_one(label, dict(zip(runs, values, strict=True)), f"evaluate them with one grader: {again}")
+    again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
+    remedy = f"evaluate them with one grader: {again}"
+    # A run without a digest, as of rows in memory, is no proof of another grading.
+    for label in sorted(set(code[0]).intersection(*code)):
+        values = [digests[label] for digests in code]
+        _require_one(label, dict(zip(runs, values, strict=True)), remedy)
+    for key, values in differing_settings(runs):
+        if f"{key}.".startswith(_GRADING):
+            _require_one(key, dict(zip(runs, values, strict=True)), remedy)
 
 
 def _grading_code(run: Path) -> dict[str, str]:
