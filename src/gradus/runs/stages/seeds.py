@@ -236,5 +236,5 @@ def _added_up(rows: Sequence[Json]) -> dict[str, float]:
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if all(isinstance(value, int | float) for value in values):
-            sums[name] = round(sum(values), 6)
+            sums[name] = round(sum(row[name] for row in rows), 6)
     return sums
