@@ -67,12 +67,15 @@ class Lessons(Protocol):
     @property
     def kind(self) -> Literal["sft", "distill"]:
         """The kind of its records."""
+        ...
 
     def batch(self, step: int) -> list[TrainingSample]:
         """The samples of a step, 1 for the first; they depend on the step, the settings and the weights alone."""
+        ...
 
     def epoch(self, step: int) -> int:
         """Says which pass over the lessons a step belongs to, 1 for the first."""
+        ...
 
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the ``samples`` of a step to what they were made of. Raises LawBroken."""
@@ -187,16 +190,20 @@ class LessonModel(Protocol):
     @property
     def state(self) -> TrainingState:
         """Weights and optimizer, as checkpoints store and restore them."""
+        ...
 
     @property
     def local_model(self) -> LoadedModel | None:
         """The model, if this process alone holds it."""
+        ...
 
     def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the optimizer update of a step."""
+        ...
 
     def measure(self, samples: Samples) -> HeldOutFigures:
         """Loss and accuracy on samples that are not trained."""
+        ...
 
     def save(self, folder: Path) -> None:
         """Writes the weights as they are to a model folder."""

@@ -53,6 +53,7 @@ class ScoringTeacher(Protocol):
 
     def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
         """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
+        ...
 
 
 class Teacher(ScoringTeacher, Protocol):
@@ -64,12 +65,15 @@ class Teacher(ScoringTeacher, Protocol):
     @property
     def model(self) -> LoadedModel | None:
         """The model whose logits are compared with the student's; None if samples carry the targets."""
+        ...
 
     def actor(self) -> Policy:
         """Returns the policy that rolls out the teacher's own episodes."""
+        ...
 
     def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
         """Returns the samples of these episodes with targets; tokens without one are left out."""
+        ...
 
 
 class ScriptedTeacher:

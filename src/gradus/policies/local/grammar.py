@@ -18,12 +18,15 @@ class Grammar(Protocol):
 
     def begin(self) -> Any:
         """The state before the first token of an answer."""
+        ...
 
     def advance(self, state: Any, token: int) -> Hashable:
         """The state after ``token``, which was legal in ``state``."""
+        ...
 
     def legal(self, state: Any) -> TokenIds:
         """Ids that may come next, sorted; never empty."""
+        ...
 
 
 class WordGrammar:

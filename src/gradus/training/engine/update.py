@@ -91,6 +91,7 @@ class UpdateWatch(Protocol):
 
     def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor) -> Tensor:
         """Returns the log-probs (1, A) that the policy's loss of a microbatch takes; ``entropy`` (A,) is measured beside it."""
+        ...
 
     def passed(
         self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float

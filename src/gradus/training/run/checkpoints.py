@@ -53,6 +53,7 @@ class TrainingState(Protocol):
 
     def collect(self) -> Callable[[Path], None]:
         """Gathers what is to be stored, which all processes take part in; returns what writes it to a folder."""
+        ...
 
     def load(self, folder: Path) -> None:
         """Puts weights and optimizer back as they were. Raises StorageError if the files are damaged or of another model."""
