@@ -133,7 +133,7 @@ class Manifest:
 
         Raises ConfigError if there are any and redo is off.
         """
-        absent = [name for name in self._stages if name not in stages]
+        absent = [name for name in self._stages if name not in stages and name != "plan"]
         if absent and not self.redo:
             raise ConfigError(
                 f"{self.folder} holds the stage {absent[0]!r} of another recipe, which this one leaves out; choose another folder "

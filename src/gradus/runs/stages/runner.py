@@ -69,7 +69,7 @@ def run_stages(
             stages=stages,
         )
         if only is None:
-            run.manifest.leave_out([*stages, "plan"])
+            run.manifest.leave_out(stages)
         for line in forecast_money(job):
             run.console.print(line, highlight=False)
         do_stages(run, stages)

@@ -131,7 +131,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
         if not redo:
             for member, member_job in members.items():
                 _require_same_settings(member_job, member)  # before any is trained
-        run.manifest.leave_out([*stages, "plan"])
+        run.manifest.leave_out(stages)
         do_stages(run, stages)
         before: list[int] = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *numbers})})
@@ -154,7 +154,7 @@ def _require_same_settings(job: Job, folder: Path) -> None:
     """Raises ConfigError if a folder holds a run with other settings."""
     stages = stages_of(job.recipe)
     run = RunContext(job, folder, redo=False, console=Console(quiet=True), stages=stages)
-    run.manifest.leave_out([*stages, "plan"])
+    run.manifest.leave_out(stages)
     for name, (_, select) in stages.items():
         run.manifest.done(name, run.inputs(select))
 
