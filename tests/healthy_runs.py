@@ -82,6 +82,9 @@ def healthy_settings(number: int) -> dict[str, Any]:
         settings |= rng.choice(({"tasks": 24}, {"first_task": 5}, {"dynamic_sampling": 2}))
     if rng.random() < 0.15:
         sampling |= rng.choice(({"top_p": 0.9}, {"top_k": 5}))
+    if rng.random() < 0.3:
+        further = ({"distill_coef": 0.3}, {"observations": 0.2}, {"entropy_coef": 0.02, "entropy_schedule": "linear"})
+        settings |= rng.choice(further)
     return {**settings, "sampling": sampling}
 
 
@@ -173,10 +176,14 @@ def distill(model: Path, folder: Path, spec: EnvironmentSpec, **settings: Any) -
 
 def taken(model: Path, folder: Path, config: GrpoConfig, spec: EnvironmentSpec, *, stop: bool) -> dict[str, float]:
     """Takes a run, broken off behind its second step and resumed if ``stop``."""
+    options: dict[str, Any] = {}
+    if config.distill_coef:
+        policy = spec.policy(spec.teacher or "gold")
+        options["teacher"] = lambda student: ScriptedTeacher(policy, spec, student)
     if stop:
         with suppress(Stopped):
-            train(model, folder, config, spec, on_step=stop_after(2))
-    train(model, folder, config, spec, resume=stop)
+            train(model, folder, config, spec, on_step=stop_after(2), **options)
+    train(model, folder, config, spec, resume=stop, **options)
     return largest_shares(folder)
 
 
