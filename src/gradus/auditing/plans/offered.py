@@ -174,8 +174,9 @@ def _described(text: str) -> list[str]:
 
 def _objects(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns objects that a schema allows, the first with the first value of each field, the next with the second; none without fields."""
+    fields: Mapping[str, Any] = schema.get("properties") or {}
     values: dict[str, Sequence[Any]] = {}
-    for name, field in (schema.get("properties") or {}).items():
+    for name, field in fields.items():
         values[name] = field.get("enum") or _VALUES.get(field.get("type"), ("", name))
     most = min(_FILLED, max(map(len, values.values()), default=0))
     return [{name: options[i % len(options)] for name, options in values.items()} for i in range(most)]
