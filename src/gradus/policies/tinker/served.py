@@ -50,16 +50,23 @@ class WeightsAddress(BaseModel):
             client = service.made(f"sample from {key}", service.client.create_sampling_client, **weights)
             # SkyRL samples from saved weights only as long as their model is in training.
             if self.state is not None and not service.can_sample(client):
-                client = self._load_state(base)
+                client = self._load_state()
             service.samplers[key] = client
         return service.samplers[key]
 
-    def _load_state(self, base: str) -> Any:
+    def training_client(self, rank: int, seed: int | None = None) -> Any:
+        """Makes adapters on the base model; returns the client that trains them. They are on the layers that adapters in this process are on."""
+        service, base = self.service(), self.base()
+        options: dict[str, Any] = {"base_model": base, "rank": rank, "seed": seed, "train_unembed": False}
+        create = service.client.create_lora_training_client
+        return service.made(f"train the model {base} with adapters of rank {rank}", create, **options)
+
+    def _load_state(self) -> Any:
         """Loads the saved state into a new adapter; returns the client that samples from it."""
         service = self.service()
         request = f"sample from {self.state}"
-        create = service.client.create_lora_training_client
-        training = service.made(request, create, base_model=base, rank=self.rank)
+        assert self.rank is not None  # whoever has a state was trained
+        training = self.training_client(self.rank)
         service.result(training.load_state(self.state), request)
         return service.made(request, training.save_weights_and_get_sampling_client)
 

@@ -15,7 +15,7 @@ from gradus.training.learner import StepLearner
 from gradus.training.run.validation import Decoding
 from gradus.training.teachers import Teacher
 from gradus.training.tinker.update import remote_update
-from gradus.training.tinker.weights import ServedState, ServedTraining, ServedWeights, require_prompt_logprobs
+from gradus.training.tinker.weights import ServedTraining, ServedWeights, require_prompt_logprobs
 
 
 class TinkerLearner(StepLearner):
@@ -57,9 +57,9 @@ class TinkerLearner(StepLearner):
         }
 
     @property
-    def state(self) -> ServedState:
+    def state(self) -> ServedWeights:
         """Weights and optimizer, as checkpoints store and restore them."""
-        return ServedState(self.weights)
+        return self.weights
 
     def validation_policies(self) -> Mapping[Decoding, TinkerPolicy]:
         """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
@@ -67,7 +67,7 @@ class TinkerLearner(StepLearner):
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments, by loading weights without them."""
-        self.weights.load(self.weights.save("reset"), optimizer=False)
+        self.weights.restore(self.weights.save("reset"), optimizer=False)
 
     def sync_weights(self) -> None:
         """Lets the policies sample from the weights as they are."""

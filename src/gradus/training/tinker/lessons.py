@@ -11,7 +11,7 @@ from gradus.core import ConfigError
 from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.lessons import HeldOutFigures, Samples, StepSums
-from gradus.training.tinker.weights import ServedState, ServedTraining, ServedWeights
+from gradus.training.tinker.weights import ServedTraining, ServedWeights
 
 
 class ServedLessonModel:
@@ -27,9 +27,9 @@ class ServedLessonModel:
         self.weights = ServedWeights(source, config)
 
     @property
-    def state(self) -> ServedState:
+    def state(self) -> ServedWeights:
         """Weights and optimizer, as checkpoints store and restore them."""
-        return ServedState(self.weights)
+        return self.weights
 
     @property
     def local_model(self) -> None:

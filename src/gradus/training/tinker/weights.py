@@ -34,7 +34,7 @@ class ServedTraining:
 
 
 class ServedWeights:
-    """Trained weights on a server, with their optimizer.
+    """Trained weights on a server, with their optimizer. A checkpoint names where the server has them.
 
     The server is measured when they are opened: the adapter is moved for it and put back. ``source``: what training begins with.
     """
@@ -50,15 +50,14 @@ class ServedWeights:
         # A saved state goes on with adapters of its own rank, whatever stage wrote it.
         self.rank = model.rank or (self._config.lora or LoraConfig()).rank
         service, base = model.service(), model.base()
-        request, create = f"train the model {base} with adapters", service.client.create_lora_training_client
-        client = service.made(request, create, base_model=base, rank=self.rank, seed=self._config.seed)
+        client = model.training_client(self.rank, self._config.seed)
         self.requests = TrainingRequests(service=service, client=client)
         if model.state is not None:
-            self.load(model.state, optimizer=False)
+            self.restore(model.state, optimizer=False)
         if base not in service.measured:
             start = self.save("start", seconds=_KEPT)
             service.measured[base] = measure_reduction(self.requests, len(self.source.words.tokenizer))
-            self.load(start, optimizer=False)  # its moments were 0
+            self.restore(start, optimizer=False)  # its moments were 0
         self.remote = RemoteModel(requests=self.requests, reduction=service.measured[base], counts=self.source.counts)
 
     def reopen(self) -> None:
@@ -73,35 +72,47 @@ class ServedWeights:
 
     def save(self, name: str, *, seconds: int | None = None) -> str:
         """Saves weights and optimizer on the server; returns the path there. ``seconds``: how long they are kept; for good by default."""
-        name = self._name(name)
-        request = f"save the state {name}"
-        with self.requests.service.explained(request):
-            future = self.requests.client.save_state(name, ttl_seconds=seconds)
-        return str(self.requests.service.result(future, request).path)
+        return str(self._done("save", self.requests.client.save_state, self._name(name), ttl_seconds=seconds).path)
+
+    def restore(self, path: str, *, optimizer: bool = True) -> None:
+        """Puts weights (and ``optimizer``) back as they were saved."""
+        client = self.requests.client
+        self._done("load", client.load_state_with_optimizer if optimizer else client.load_state, path)
+
+    def export(self, folder: Path, words: LoadedTokenizer) -> None:
+        """Saves the weights on the server, to sample from and to train on, and writes a model folder that names them."""
+        sampler = self._done("save", self.requests.client.save_weights_for_sampler, self._name(folder.name)).path
+        saved = self._address(self.save(folder.name), str(sampler))
+        write_folder(folder, lambda aside: saved.write(aside, words))
+
+    def collect(self) -> Callable[[Path], None]:
+        """Saves both on the server; returns what writes down where, as a checkpoint has it."""
+        saved = self._address(self.save("checkpoint", seconds=_KEPT), self.source.model.sampler)
+        return lambda folder: write_json(folder / _FILE, saved.model_dump())
+
+    def load(self, folder: Path) -> None:
+        """Lets the server put back what a checkpoint names. Raises StorageError for one of a model in this process."""
+        if not (folder / _FILE).is_file():
+            raise StorageError("it is of a model that was trained in this process; go on with trainer = 'local'")
+        saved = WeightsAddress.model_validate(read_document(folder / _FILE, dict[str, Any]))
+        if saved.state is None:
+            raise StorageError(f"{_FILE} names no state")
+        self.restore(saved.state)
+
+    def _address(self, state: str, sampler: str | None) -> WeightsAddress:
+        return self.source.model.model_copy(update={"sampler": sampler, "state": state, "rank": self.rank})
 
     def _name(self, what: str) -> str:
         """A name that the server has not had from this adapter."""
         self._saved += 1
         return f"{what}-{self._saved:04d}"
 
-    def load(self, path: str, *, optimizer: bool = True) -> None:
-        """Puts weights (and ``optimizer``) back as they were saved."""
-        client, request = self.requests.client, f"load the state {path}"
-        with self.requests.service.explained(request):
-            future = client.load_state_with_optimizer(path) if optimizer else client.load_state(path)
-        self.requests.service.result(future, request)
-
-    def export(self, folder: Path, words: LoadedTokenizer) -> None:
-        """Saves the weights on the server, to sample from and to train on, and writes a model folder that names them."""
-        name = self._name(folder.name)
-        request = f"save the weights {name}"
-        with self.requests.service.explained(request):
-            future = self.requests.client.save_weights_for_sampler(name)
-        sampler = str(self.requests.service.result(future, request).path)
-        saved = self.source.model.model_copy(
-            update={"sampler": sampler, "state": self.save(folder.name), "rank": self.rank}
-        )
-        write_folder(folder, lambda aside: saved.write(aside, words))
+    def _done(self, verb: str, send: Callable[..., Any], name: str, **options: Any) -> Any:
+        """Sends a request about saved weights, and waits for its result."""
+        service, request = self.requests.service, f"{verb} the weights {name}"
+        with service.explained(request):
+            future = send(name, **options)
+        return service.result(future, request)
 
 
 def measure_server(source: ServedTraining, config: GrpoConfig) -> Reduction:
@@ -118,25 +129,3 @@ def require_prompt_logprobs(source: ServedTraining) -> TinkerPolicy:
     base = served_policy(address, source.words, SamplingConfig(), name="base", counts=source.counts)
     base.prompt_logprobs([source.words.renderer.first("", "hello")])
     return base
-
-
-@dataclass(frozen=True)
-class ServedState:
-    """Weights and optimizer as checkpoints have them: the server holds them, and a checkpoint names where."""
-
-    weights: ServedWeights
-
-    def collect(self) -> Callable[[Path], None]:
-        """Saves both on the server; returns what writes down where."""
-        path = self.weights.save("checkpoint", seconds=_KEPT)
-        saved = self.weights.source.model.model_copy(update={"state": path, "rank": self.weights.rank})
-        return lambda folder: write_json(folder / _FILE, saved.model_dump())
-
-    def load(self, folder: Path) -> None:
-        """Lets the server put both back as they were. Raises StorageError for a checkpoint of a model in this process."""
-        if not (folder / _FILE).is_file():
-            raise StorageError("it is of a model that was trained in this process; go on with trainer = 'local'")
-        saved = WeightsAddress.model_validate(read_document(folder / _FILE, dict[str, Any]))
-        if saved.state is None:
-            raise StorageError(f"{_FILE} names no state")
-        self.weights.load(saved.state)
