@@ -35,6 +35,12 @@ FORMS = [
     "Add {} plus {}.",
     "The sum of {} and {} is what?",
     "Compute {} plus {}.",
+    "Sum of {} plus {}?",
+    "Add {} and {} = ?",
+    "What is {} and {}?",
+    "The sum of {} + {}?",
+    "Compute {} and {}.",
+    "{} and {} = ?",
 ]
 SETTINGS = [
     "grpo.groups=16",
@@ -119,6 +125,7 @@ def test_forty_steps_on_a_server_teach_what_forty_steps_here_do(
         ran = program(python, *command(rows, base, f"tinker:{url}", out, 40), timeout=1500)
         assert ran.returncode == 0, ran.stderr[-2000:]
         words = ["eval", rows, "--reward", "correctness", "--policy", f"{base},{here},{out}", "--samples", "8"]
+        words += ["--condition", "held-out"]
         ran = program(python, "-m", "gradus", *map(str, words), "--json", file, timeout=1500)
     assert ran.returncode == 0, ran.stderr[-2000:]
     (condition,) = json.loads(file.read_text())["conditions"].values()
