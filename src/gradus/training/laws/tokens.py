@@ -92,7 +92,7 @@ def _answer_again(
 ) -> Iterator[Pair]:
     """How many tokens of an answer are trained, how many of these are, in id, place and log-prob, what was sampled, and what they are read behind."""
     again = list(zip(range(len(sampled.action_ids)), sampled.action_ids, sampled.logprobs, strict=True))
-    trained = [] if answer is None else answer.tokens
+    trained: Sequence[Token] = () if answer is None else answer.tokens
     yield Pair(len(trained), len(again), 0.0, f"{place}: its trained tokens")
     agreeing = sum(one == other for one, other in zip(trained, again, strict=True))
     yield Pair(len(trained), agreeing, 0.0, f"{place}: trained tokens that are those of the sampler")
