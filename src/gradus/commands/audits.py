@@ -24,7 +24,7 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import verbose
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.environments import file_name
 from gradus.runs.recipe import MOST_EPISODES
 
@@ -58,7 +58,7 @@ class Audit(Shown):
         """A plan that the grader prefers to honest play, with an episode to look at; None if the search brought none."""
         return self.result.hack
 
-    def to_json(self) -> Table:
+    def to_json(self) -> JsonDict:
         """The verdict and the checks."""
         return dict(self.result.to_json())
 

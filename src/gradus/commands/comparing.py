@@ -34,7 +34,7 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
 from gradus.core.printing import verbose
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 
 if TYPE_CHECKING:
     from gradus.core.documents import Results
@@ -100,7 +100,7 @@ class Scores(Shown):
     spec: EnvironmentSpec
     result: Evaluation
 
-    def to_json(self) -> Table:
+    def to_json(self) -> JsonDict:
         """results.json."""
         return dict(self.result.to_json())
 
@@ -243,9 +243,9 @@ def _policies_of(names: Json, spec: EnvironmentSpec, **sampling: Any) -> dict[st
     return policies
 
 
-def _by_label(*parts: Any) -> Table:
+def _by_label(*parts: Any) -> JsonDict:
     """Name -> policy. What stands twice counts once; raises ConfigError if two policies have one name."""
-    policies: Table = {}
+    policies: JsonDict = {}
     for part in parts:
         for name, policy in _labeled(part):
             if name in policies and policies[name] != policy:
@@ -293,7 +293,7 @@ class Comparison(Shown):
             Text("\n".join(["settings that differ:", *(lines or ["  none"])])),
         ]
 
-    def to_json(self) -> Table:
+    def to_json(self) -> JsonDict:
         """The document, in the form of results.json, with the settings."""
         return {**self.document, "settings": {key: dict(values) for key, values in self.settings.items()}}
 

@@ -16,7 +16,7 @@ from gradus.commands.entries import command
 from gradus.commands.options import WORD, Data, known_options
 from gradus.commands.output import JSON_FILE, CommandCall, Listing, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def roll_out(
     return roll(spec, policy, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 
-class EnvironmentFacts(Shown, Table):
+class EnvironmentFacts(Shown, JsonDict):
     """One environment: graders, conditions, policies, teacher."""
 
-    def to_json(self) -> Table:
+    def to_json(self) -> JsonDict:
         """The dict itself."""
         return self
 

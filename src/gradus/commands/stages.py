@@ -28,7 +28,7 @@ from gradus.commands.output import CommandCall, Shown, next_command, note
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.core.findings import EXIT_CODES
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class DoctorReport(Shown):
         """The worst of the diagnoses."""
         return self.document["status"]
 
-    def to_json(self) -> Table:
+    def to_json(self) -> JsonDict:
         """The document."""
         return dict(self.document)
 

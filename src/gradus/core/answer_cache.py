@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core.files import read_text
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 
 def content_key(content: object) -> str:
@@ -26,7 +26,7 @@ def is_drawn(key: str, share: float) -> bool:
     return int(key[:8], 16) / 2**32 < share
 
 
-class AnswerCache(Table):
+class AnswerCache(JsonDict):
     """Answers by key, and the file of JSON lines that keeps them, each line with ``key`` and the answer as ``field``."""
 
     def __init__(self, file: str | None, field: str) -> None:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from gradus.core.records import Message, Span, ToolCall
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 
 _TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
 
@@ -177,7 +177,7 @@ def _decoded(text: str, at: int) -> tuple[Any, int]:
 
 def _call(value: Any) -> ToolCall:
     """Return a call out of a JSON object."""
-    record = cast(Table, value) if isinstance(value, dict) else {}
+    record = cast(JsonDict, value) if isinstance(value, dict) else {}
     name: Any = record.get("name")
     arguments: Any = record.get("arguments", record.get("parameters"))
     arguments = {} if arguments is None else arguments
@@ -185,7 +185,7 @@ def _call(value: Any) -> ToolCall:
         raise _Malformed(f"a call is an object with the keys name and arguments, got {json.dumps(value)[:60]}")
     if not isinstance(arguments, dict):
         raise _Malformed(f"the arguments of {name} should be an object, got {json.dumps(arguments)[:60]}")
-    return ToolCall(name=name, arguments=cast(Table, arguments), id=str(record.get("id") or ""))
+    return ToolCall(name=name, arguments=cast(JsonDict, arguments), id=str(record.get("id") or ""))
 
 
 def _bad(start: int, end: int, error: _Malformed) -> ToolCall:
@@ -225,7 +225,7 @@ def _is_call(text: str) -> bool:
         value, _ = _decoded(text, 0)
     except _Malformed:
         return _BEGINS_WITH_NAME.match(text) is not None or _ARGUMENTS.search(text) is not None
-    keys = set(cast(Table, value))
+    keys = set(cast(JsonDict, value))
     return keys == {"name"} or bool({"arguments", "parameters"} & keys)
 
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from gradus.core.errors import ConfigError, StorageError
 from gradus.core.files import read_json
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -207,7 +207,7 @@ class CheckRecord(TypedDict, extra_items=Any):
     name: str
     status: Literal["pass", "fail", "unresolved", "skip"]
     evidence: str
-    measured: Table
+    measured: JsonDict
     remedy: NotRequired[str]  # of one that fails
 
 
@@ -253,7 +253,7 @@ class AuditRecord(TypedDict, extra_items=Any):
     seed: int
     points: list[AuditPoint]
     exploit: AuditExploit | None
-    review: list[Table]  # accepted answers that a person has to judge
+    review: list[JsonDict]  # accepted answers that a person has to judge
     checks: list[CheckRecord]
     hack: AuditHack | None
 
@@ -320,14 +320,14 @@ class Description(TypedDict, extra_items=Any):
     graders: dict[str, GraderDescription]
     conditions: dict[str, str]
     reference: NotRequired[Reference]
-    run: NotRequired[Table]  # facts of the run, name to value
+    run: NotRequired[JsonDict]  # facts of the run, name to value
 
 
 class ShownMember(TypedDict, extra_items=Any):
     """One episode as a report draws it; docs/report.md says what its turns and its view hold."""
 
-    turns: list[Table]
-    view: Table | None
+    turns: list[JsonDict]
+    view: JsonDict | None
 
 
 class ShownGroup(TypedDict, extra_items=Any):
@@ -345,19 +345,19 @@ class ShownEpisodes(TypedDict):
     schema: int
     environment: str
     entries: list[ShownGroup]
-    listed: NotRequired[list[Table]]
+    listed: NotRequired[list[JsonDict]]
 
 
 class StageRecord(TypedDict):
     """One stage in ``manifest.json``. ``data``, ``code`` and ``outputs``: digests by name; ``seconds`` add up over resumed tries."""
 
-    settings: Table
+    settings: JsonDict
     data: dict[str, str]
     code: dict[str, str]
     outputs: dict[str, str]
     done: bool
     seconds: float
-    cost: Table
+    cost: JsonDict
 
 
 class ManifestDocument(TypedDict, extra_items=Any):

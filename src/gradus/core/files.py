@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gradus.core.errors import ConfigError, StorageError
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
 _STAGES = ("sft", "distill", "grpo")
@@ -236,7 +236,7 @@ def similar_file(path: Path) -> str:
     return f", did you mean {path.with_name(close[0])}?" if close else ""
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: Path) -> JsonDict:
     """Return the table in a TOML file. Raises StorageError if it is not there or not TOML."""
     text = read_text(path)
     try:
@@ -245,7 +245,7 @@ def read_toml(path: Path) -> Table:
         raise StorageError(f"{path} is not valid TOML: {error}") from error
 
 
-def read_json_lines(path: Path, *, growing: bool = False) -> list[Table]:
+def read_json_lines(path: Path, *, growing: bool = False) -> list[JsonDict]:
     """Return the objects in a JSON-lines file. Raises StorageError that names the first line that is not one.
 
     ``growing``: a last line without an end that cannot be read is left out, as its writer was stopped, or is at work.
@@ -253,10 +253,10 @@ def read_json_lines(path: Path, *, growing: bool = False) -> list[Table]:
     return parse_json_lines(read_text(path), str(path), growing=growing)
 
 
-def parse_json_lines(text: str, source: str, *, growing: bool = False) -> list[Table]:
+def parse_json_lines(text: str, source: str, *, growing: bool = False) -> list[JsonDict]:
     """:func:`read_json_lines` for a text that is there already; ``source`` is named in what is said of it."""
     lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark, as some editors write it
-    records: list[Table] = []
+    records: list[JsonDict] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -268,7 +268,7 @@ def parse_json_lines(text: str, source: str, *, growing: bool = False) -> list[T
             raise StorageError(f"{source} line {number} is not JSON ({error})") from error
         if not isinstance(record, dict):
             raise StorageError(f"{source} line {number}: expected a JSON object, got {type(record).__name__}")
-        records.append(cast(Table, record))
+        records.append(cast(JsonDict, record))
     return records
 
 

@@ -20,7 +20,7 @@ from typing import NoReturn, TypeVar
 
 from gradus.core.errors import OutOfTime
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 T = TypeVar("T")
 STEP_SECONDS = 300.0  # of one call of an environment, unless its stepping says otherwise
@@ -139,7 +139,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def _in_thread(seconds: float, what: str, call: Callable[[], T]) -> T:
-    outcome: Table = {}
+    outcome: JsonDict = {}
     context = contextvars.copy_context()
 
     def work() -> None:

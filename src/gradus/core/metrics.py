@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from gradus.core.documents import checked
 from gradus.core.errors import StorageError
 from gradus.core.files import read_json_lines
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
 
@@ -133,7 +133,7 @@ KINDS = {
 }
 
 
-def read_records(path: Path) -> list[Table]:
+def read_records(path: Path) -> list[JsonDict]:
     """Return the records of a metrics file. Raises StorageError for a damaged line, or a value of another type; keys may be absent.
 
     A last line that is cut off is left out: the run may be writing it just now.
@@ -152,7 +152,7 @@ def metrics_files(run: Path | str) -> list[Path]:
     return [path] if path.is_file() else [path / name for name in METRICS_FILES if (path / name).is_file()]
 
 
-def read_metrics(run: Path | str) -> list[Table]:
+def read_metrics(run: Path | str) -> list[JsonDict]:
     """All records of :func:`metrics_files`. Raises StorageError if there is no file, or if the lines are not records of a run."""
     records = [record for file in metrics_files(run) for record in read_records(file)]
     if not any(str(record.get("kind")) in KINDS for record in records):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 
 T = TypeVar("T")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -40,7 +40,7 @@ class ChatOptions:
         self._renamed: dict[str, str] = {}
         self._left_out: set[str] = set()
 
-    async def ask(self, create: Callable[[Table], Awaitable[T]], options: Json) -> T:
+    async def ask(self, create: Callable[[JsonDict], Awaitable[T]], options: Json) -> T:
         """Return what ``create`` gives for these options; ask otherwise if the server does not support one of them."""
         import openai
 
@@ -52,7 +52,7 @@ class ChatOptions:
                 if not self._learn(body, refusal):
                     raise
 
-    def _accepted(self, options: Json) -> Table:
+    def _accepted(self, options: Json) -> JsonDict:
         """Return the options as they are to be sent now; those that are None are left to the server."""
         return {
             self._renamed.get(name, name): value

@@ -16,7 +16,7 @@ from gradus.core.foreign import STEP_SECONDS, batch_seconds, within
 from gradus.core.frozen import frozen_record
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
-from gradus.core.values import Json, Table, number_of
+from gradus.core.values import Json, JsonDict, number_of
 from gradus.core.waiting import settled
 
 
@@ -109,7 +109,7 @@ class Condition:
     name: str
     seeds: Sequence[int]
     summary: str = ""
-    options: Json = field(default_factory=Table)
+    options: Json = field(default_factory=JsonDict)
     cluster: Callable[[Episode], str] | None = None
 
 
@@ -183,7 +183,7 @@ class Presentation:
     view: Callable[[Episode], EpisodeView] | None = None
     curves: Callable[[Episode], Mapping[str, Sequence[float | None]]] | None = None
     watched: Mapping[str, str] = field(default_factory=dict[str, str])
-    reference: Json = field(default_factory=Table)
+    reference: Json = field(default_factory=JsonDict)
 
 
 @frozen_record

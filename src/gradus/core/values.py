@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard, cast
 
-Json = Mapping[str, Any]  # an object of JSON, to be read
-Table = dict[str, Any]  # one that is being made
+Json = Mapping[str, Any]  # a JSON object that is read
+JsonDict = dict[str, Any]  # a JSON object that is filled
 
 
 def stand_in(odd: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 
@@ -32,7 +32,7 @@ def read_options(name: str, query: str) -> dict[str, str]:
         raise ConfigError(f"{name} should have options such as ?option=value&other=value; {error}") from error
 
 
-def json_options(name: str, query: str) -> Table:
+def json_options(name: str, query: str) -> JsonDict:
     """Returns the options of a query with their values as JSON; what is not JSON is a text."""
     return {key: _json_or_text(text) for key, text in read_options(name, query).items()}
 
@@ -44,9 +44,9 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def known_options(name: str, query: str, kinds: Mapping[str, Callable[[str], Any]]) -> Table:
+def known_options(name: str, query: str, kinds: Mapping[str, Callable[[str], Any]]) -> JsonDict:
     """Returns the options of a name that takes these and no others. ``kinds``: str, int or float; numbers are above 0."""
-    options: Table = {}
+    options: JsonDict = {}
     for key, text in read_options(name, query).items():
         if key not in kinds:
             raise ConfigError(f"unknown option {key!r} in {name}; known are {', '.join(kinds)}")

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from gradus.core import Episode, GradusError
 from gradus.core.documents import MANIFEST, ManifestDocument, read_document
 from gradus.core.files import read_json
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.health import diagnose, report
 from gradus.evidence.reports.html import render_report
 from gradus.evidence.reports.run_files import read_run
@@ -84,7 +84,7 @@ def _planned_seconds(folder: Path) -> float | None:
         return None
     stages = read_document(folder / MANIFEST, ManifestDocument)["stages"]
     cost = stages["plan"]["cost"] if "plan" in stages else {}
-    plan: Table = cost.get("plan", {})
+    plan: JsonDict = cost.get("plan", {})
     return plan["seconds"].get("grpo") if plan.get("limit") else None
 
 

@@ -19,7 +19,7 @@ from gradus.auditing import AuditResult
 from gradus.auditing.records import GradedCompletion
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.interop.servers import Guard
 
 _SHOWN = 6  # tasks on the page
@@ -41,7 +41,7 @@ class ExploitPage:
     """A grader with a few of its tasks, what its author tried, and what the audit has found so far."""
 
     subject: TextSubject
-    finds: list[Table] = field(default_factory=list[Table])
+    finds: list[JsonDict] = field(default_factory=list[JsonDict])
     summary: str | None = None  # of the audit, once it has ended
     _lock: Lock = field(default_factory=Lock)
 
@@ -63,7 +63,7 @@ class ExploitPage:
     def _keep(self, exploit: GradedCompletion) -> None:
         self.finds.append({"completion": exploit.completion, "reward": exploit.reward, "what": exploit.what})
 
-    def state(self) -> Table:
+    def state(self) -> JsonDict:
         """The tasks, and how far the audit is."""
         rewards = self.subject.rewards
         return {
@@ -74,7 +74,7 @@ class ExploitPage:
             "summary": self.summary,
         }
 
-    def scores(self, completion: str | None) -> Table:
+    def scores(self, completion: str | None) -> JsonDict:
         """The reward of one completion on each task and whether it is the reference answer; None scores the reference answers."""
         rows = [(task, task.gold_completion if completion is None else completion) for task in self._tasks]
         with self._lock:

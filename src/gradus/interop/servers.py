@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gradus.core import ConfigError
 from gradus.core.servers import LOOPBACK
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 _GRACE = 5  # seconds that requests under way have when a server is told to end
 _BODIES = 16  # of the largest size, which requests under way may hold together
@@ -203,7 +203,7 @@ def _name(address: str) -> str | None:
 
 
 async def _refuse(send: Send, status: int, why: str) -> None:
-    error: Table = {"message": why, "type": "invalid_request_error", "param": None, "code": None}
+    error: JsonDict = {"message": why, "type": "invalid_request_error", "param": None, "code": None}
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

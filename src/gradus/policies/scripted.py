@@ -16,7 +16,7 @@ from gradus.core import (
     Request,
     child_rng,
 )
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 
 class Script:
@@ -24,7 +24,7 @@ class Script:
 
     def __init__(self, name: str, start: EpisodeStart) -> None:
         self.start = start
-        self.memory: Table = {}
+        self.memory: JsonDict = {}
         self._name = name
 
     @cached_property

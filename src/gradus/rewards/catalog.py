@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gradus.core import ConfigError
 from gradus.core.frozen import frozen_record
 from gradus.core.naming import did_you_mean, import_object
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.rewards import functions
 from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
@@ -48,7 +48,7 @@ class RewardConfig(BaseModel):
     """A built-in, `module:function`, or `FILE.py:function`."""
     weight: float = 1.0
     """What its values are multiplied by."""
-    settings: Table = Field(default_factory=dict)
+    settings: JsonDict = Field(default_factory=dict)
     """What the built-in's maker gets (`length`: limit; `style`: pattern)."""
 
     @model_validator(mode="before")

@@ -24,11 +24,11 @@ from gradus.core.errors import OutOfTime
 from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
 from gradus.core.frozen import frozen_record
 from gradus.core.records import LARGEST_REWARD
-from gradus.core.values import Json, Table, number_of
+from gradus.core.values import Json, JsonDict, number_of
 from gradus.core.waiting import settled
 from gradus.rewards.conventions import GOLD_COLUMNS, as_trl
 
-Messages = list[Table]
+Messages = list[JsonDict]
 Columns = Json  # of one row of the data, by name
 Weights = Mapping[str, float]  # by component
 Values = Sequence[float | None]
@@ -45,7 +45,7 @@ class Completion:
     prompt: str
     completion: str
     system_prompt: str = ""
-    columns: Columns = field(default_factory=Table)
+    columns: Columns = field(default_factory=JsonDict)
     completion_ids: tuple[int, ...] = ()
     messages: tuple[Json, ...] = ()
     chat: bool = False
@@ -280,12 +280,12 @@ class Rewards:
         mistaken = isinstance(error, TypeError | AttributeError) and any(word in str(error) for word in words)
         return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}", mistaken=mistaken)
 
-    def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> Table:
+    def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> JsonDict:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
         columns: dict[str, None] = {}  # rows may lack some, which are None there
         for row in rows:
             columns.update(dict.fromkeys(row.columns))
-        arguments: Table = {}
+        arguments: JsonDict = {}
         for column in columns:
             arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
         messages = self._forms.get(name, self.messages)

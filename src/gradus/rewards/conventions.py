@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
@@ -102,7 +102,7 @@ async def _awaited(results: Sequence[Any]) -> list[Any]:
     return [_number(result) for result in await asyncio.gather(*results)]
 
 
-def _arguments(function: Callable[..., Any], row: Json) -> Table:
+def _arguments(function: Callable[..., Any], row: Json) -> JsonDict:
     """Returns the arguments that the function names, out of what is known of a completion; its text and gold answer may have other names."""
     parameters = inspect.signature(function).parameters
     text = next(name for name in _TEXT if name in parameters)

@@ -9,7 +9,7 @@ from math import fsum
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.rewards.catalog import RewardChoice, load_rewards
 from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, TrainerState, Weights
 
@@ -205,11 +205,11 @@ def completion_of(episode: Episode) -> Completion:
     )
 
 
-def _seen(messages: Sequence[Message], text: str) -> list[Table]:
+def _seen(messages: Sequence[Message], text: str) -> list[JsonDict]:
     """Returns an observation as chat messages; a tool's has its name, as in TRL."""
     if not messages:
         return [{"role": "user", "content": text}]
-    chat: list[Table] = []
+    chat: list[JsonDict] = []
     for message in messages:
         record = {"role": message.role, "content": message.content}
         if message.role == "tool":
@@ -218,12 +218,12 @@ def _seen(messages: Sequence[Message], text: str) -> list[Table]:
     return chat
 
 
-def _spoken(turn: Turn) -> Table:
+def _spoken(turn: Turn) -> JsonDict:
     """Returns an answer as a chat message, its calls apart from its text."""
     calls = [call for call in turn.calls if call.fault != "malformed"]
     if not calls:
         return {"role": "assistant", "content": turn.action}
-    tool_calls: list[Table] = []
+    tool_calls: list[JsonDict] = []
     for call in calls:
         function = {"name": call.name, "arguments": dict(call.arguments)}
         tool_calls.append({"type": "function", "function": function})

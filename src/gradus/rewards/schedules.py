@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, Grader
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.rewards.compose import Weights
 from gradus.rewards.grading import reweigh, tell_steps_taken
 
@@ -150,7 +150,7 @@ class RewardSchedule:
                 success = self._success(name, components.get(name))
                 self._weights[name] = adapt(weight, success, first[name], self._adaptive)
 
-    def state(self) -> Table:
+    def state(self) -> JsonDict:
         """Returns JSON values for ``restore``. That the settings are still the same is the manifest's to say."""
         return {"step": self._step, "weights": dict(self._weights)}
 

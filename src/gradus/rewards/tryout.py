@@ -16,7 +16,7 @@ from typing import Any, cast
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, completion_text
@@ -44,11 +44,11 @@ class Tryout:
                 by_name.setdefault(name, []).append(value)
         return {name: _mean(values) for name, values in by_name.items()}
 
-    def rows(self) -> list[Table]:
+    def rows(self) -> list[JsonDict]:
         """One JSON record a completion: the answer that was read, each component, the value, the error."""
-        rows: list[Table] = []
+        rows: list[JsonDict] = []
         for completion, scored in zip(self.completions, self.scored, strict=True):
-            row: Table = {"completion": completion.completion}
+            row: JsonDict = {"completion": completion.completion}
             row["read"] = read_answer(completion.completion).text
             row["components"] = dict(scored.components)
             row["value"] = scored.value

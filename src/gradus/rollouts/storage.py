@@ -19,7 +19,7 @@ from gradus.core import Episode, StorageError
 from gradus.core.documents import checked, first_problem
 from gradus.core.files import as_bytes, pack, read_lines, write_lines
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table, plain
+from gradus.core.values import Json, JsonDict, plain
 
 
 @frozen_record
@@ -35,7 +35,7 @@ class EpisodeFile:
 _EPISODES = TypeAdapter(Episode)
 
 
-def encode(episode: Episode) -> Table:
+def encode(episode: Episode) -> JsonDict:
     """Return an episode as plain values; fields that hold their default are left out."""
     return _EPISODES.dump_python(episode, exclude_defaults=True, warnings=False)
 

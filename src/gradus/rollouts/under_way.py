@@ -32,7 +32,7 @@ from gradus.core import (
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import FAULTS, LARGEST_REWARD
-from gradus.core.values import Json, Table, check_unicode, number_of, plain
+from gradus.core.values import Json, JsonDict, check_unicode, number_of, plain
 from gradus.core.waiting import blocking, settled
 from gradus.rollouts.stepping import Call
 
@@ -143,7 +143,7 @@ class UnderWay:
 
     def closed(self, policy: str) -> Episode:
         """Return the episode as it ended, not graded."""
-        outcome: Table = {}
+        outcome: JsonDict = {}
         if self.stop not in FAULTS:
             try:
                 answer = within(
@@ -219,7 +219,7 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
         raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(value.messages)}")
     for text in (value.text, *(message.content for message in value.messages)):
         check_text(text, f"the text that {method} gave")
-    fields: Table = {"reward": _reward(value.reward, method)}
+    fields: JsonDict = {"reward": _reward(value.reward, method)}
     for name in ("terminated", "truncated", "restart", "action_valid"):
         fields[name] = bool(getattr(value, name))  # JSON does not know numpy's truth values
     if not plain_data:

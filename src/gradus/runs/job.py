@@ -13,7 +13,7 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.core.frozen import frozen_record
 from gradus.core.spec import Vocabulary
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.environments.verifiable.from_rows import with_own_rewards
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedTokenizer, load_tokenizer
@@ -110,7 +110,7 @@ class Job:
             return policy
         return "base-greedy" if greedy else "base"
 
-    def template(self) -> Table:
+    def template(self) -> JsonDict:
         """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
         model = self.recipe.model
         keep = model.keep_history or (model.path is not None and self.environment.keeps_answers)
@@ -120,11 +120,11 @@ class Job:
             "tool_calls": None if model.tool_calls == "auto" else model.tool_calls,
         }
 
-    def loading(self) -> Table:
+    def loading(self) -> JsonDict:
         """Returns options of ``load_model`` for the model that the run begins with."""
         return {**self.template(), **self.loading_trained(), "quantize": self.recipe.grpo.quantize}
 
-    def loading_trained(self) -> Table:
+    def loading_trained(self) -> JsonDict:
         """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization."""
         grpo = self.recipe.grpo
         return {

@@ -20,7 +20,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
 from gradus.core.files import digest, write_json
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table, is_table
+from gradus.core.values import Json, JsonDict, is_table
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
@@ -144,7 +144,7 @@ class Manifest:
                 self._forget(name)
 
     @contextmanager
-    def doing(self, stage: str, inputs: StageInputs) -> Generator[Table]:
+    def doing(self, stage: str, inputs: StageInputs) -> Generator[JsonDict]:
         """Do a stage: the cost that is filled in here is stored; seconds and ``paid`` add up over resumed tries."""
         record = self._stages.get(stage)
         before = record["seconds"] if record else 0.0
@@ -184,7 +184,7 @@ class Manifest:
         self._summaries = {name: digest(self.folder / name) for name in names}
         self._write()
 
-    def costs(self) -> list[Table]:
+    def costs(self) -> list[JsonDict]:
         """One row a stage, in order: stage, seconds, and what else it reported."""
         rows = [(name, self._stages[name]) for name in UPSTREAM if name in self._stages and name != "plan"]
         costs = [{"stage": name, **record["cost"], "seconds": record["seconds"]} for name, record in rows]

@@ -11,7 +11,7 @@ from typing import cast
 from gradus.core import ConfigError, Grader, GradusError, Policy
 from gradus.core.documents import SCHEMA, Costs, GainPerDollar, Results, StageCost, differences_of
 from gradus.core.money import Account, OutOfMoney, Price
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.remote.client import RemoteUsage
 from gradus.policies.tinker.policy import TokenCounts
 from gradus.rewards.grading import rewards_of
@@ -40,7 +40,7 @@ class Ledger:
         self._stopped = False
 
     @contextmanager
-    def paying(self, stage: str, row: Table) -> Generator[None]:
+    def paying(self, stage: str, row: JsonDict) -> Generator[None]:
         """Does a stage with what is left, and writes to its ``row`` what servers were paid. Raises OutOfMoney if that is not enough."""
         most = self.prices.max_cost
         budget = None if most is None else most - (self.total or 0.0)
@@ -88,7 +88,7 @@ class Ledger:
             judge.price = judge.price or self.prices.judge
             judge.account.parent = self.account
 
-    def costs(self) -> list[Table]:
+    def costs(self) -> list[JsonDict]:
         """The manifest's rows, each with its ``cost`` if there is a price."""
         rows = self._manifest.costs()
         return [{**row, "cost": self._cost(row)} for row in rows] if self.prices.are_set else rows

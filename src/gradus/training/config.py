@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
 from gradus.core import ConfigError, Grader
 from gradus.core.naming import import_object
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
@@ -204,7 +204,7 @@ class GrpoConfig(TrainerConfig):
         Raises ConfigError for a setting without effect with this grader.
         """
         algorithm = self.named
-        defaults: Table = {
+        defaults: JsonDict = {
             "credit": algorithm.credit or ("turn" if grader.per_turn else "episode"),
             "scale": algorithm.scale,
         }

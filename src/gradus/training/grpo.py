@@ -11,7 +11,7 @@ from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.core.frozen import frozen_record
 from gradus.core.metrics import StepRecord
 from gradus.core.printing import go_around
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.tinker.service import ServerLost
 from gradus.rewards import reweigh, tell_steps_taken
@@ -59,7 +59,7 @@ class GrpoState:
     lowest_reward: float = 0.0
     alerts: list[list[str]] = field(default_factory=list[list[str]])
     stopped: str | None = None
-    schedule: Table | None = None
+    schedule: JsonDict | None = None
     last_step: int | None = None
     pairs: list[float] = field(default_factory=lambda: [0.0] * 5)
     kinds: list[str] = field(default_factory=list[str])

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
 from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
-from gradus.core.values import Json, Table, number_of, stand_in
+from gradus.core.values import Json, JsonDict, number_of, stand_in
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.tool import Tool, as_tool, check_arguments
@@ -228,7 +228,7 @@ def _total(components: Mapping[str, float] | None) -> float | None:
     return None if components is None else fsum(components.values())
 
 
-def _named(function: Callable[..., Any], options: Json) -> Table:
+def _named(function: Callable[..., Any], options: Json) -> JsonDict:
     """Returns the options that a function names; all of them if it takes ``**options``."""
     parameters = inspect.signature(function).parameters.values()
     # A class that takes **options gets all of them; any other gets the options that it names.

@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from gradus.core import ConfigError
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.core.waiting import begin, wait_for
 from gradus.environments.tools.tool import Tool
 
@@ -150,7 +150,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _as_tool(tool: Any, run: Any) -> Tool:
-    parameters: Table = tool.input_schema or {"type": "object", "properties": {}}
+    parameters: JsonDict = tool.input_schema or {"type": "object", "properties": {}}
     function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
     return Tool(schema={"type": "function", "function": function}, run=run)
 

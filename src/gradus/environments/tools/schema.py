@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 _NAMES: dict[Any, str] = {
     int: "integer",
@@ -29,13 +29,13 @@ _ARGUMENTS = re.compile(r"\n\s*Args:\n(.*?)[\n\s]*(?:Returns:|Raises:|\Z)", re.D
 _ARGUMENT = re.compile(r"(?:^|\n)([ \t]*)(\w+):\s*(.*?)\s*(?=\n(?!\1[ \t])[ \t]*\w+:|\Z)", re.DOTALL)
 
 
-def function_schema(function: Callable[..., Any]) -> Table:
+def function_schema(function: Callable[..., Any]) -> JsonDict:
     """Returns OpenAI's schema of a function. Raises ValueError if a hint, the docstring or the line of an argument is missing."""
     text = (inspect.getdoc(function) or "").strip()
     if not text:
         raise ValueError("it has no docstring")
     hints, descriptions = get_type_hints(function), _descriptions(text)
-    properties: Table = {}
+    properties: JsonDict = {}
     required: list[str] = []
     for place, parameter in enumerate(inspect.signature(function).parameters.values()):
         name = parameter.name
@@ -49,7 +49,7 @@ def function_schema(function: Callable[..., Any]) -> Table:
         properties[name] = {**_schema(hints[name]), "description": descriptions[name]}
         if parameter.default is parameter.empty:
             required.append(name)
-    parameters: Table = {"type": "object", "properties": properties}
+    parameters: JsonDict = {"type": "object", "properties": properties}
     # transformers leaves the key out if nothing is required; templates print what is there.
     if required:
         parameters["required"] = required
@@ -67,7 +67,7 @@ def _descriptions(text: str) -> dict[str, str]:
     return {name: re.sub(r"\s*\n+\s*", " ", about.strip()) for _, name, about in _ARGUMENT.findall(lines)}
 
 
-def _schema(hint: Any) -> Table:
+def _schema(hint: Any) -> JsonDict:
     """Returns the JSON schema of a type hint."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -87,7 +87,7 @@ def _schema(hint: Any) -> Table:
     )
 
 
-def _union(arguments: Sequence[Any]) -> Table:
+def _union(arguments: Sequence[Any]) -> JsonDict:
     choices = [_schema(argument) for argument in arguments if argument is not type(None)]
     # Types without details of their own fit into one list of names, others need anyOf.
     plain = all(choice.keys() == {"type"} for choice in choices)

@@ -20,7 +20,7 @@ from gradus.core import (
     Vocabulary,
 )
 from gradus.core.calls import write_calls
-from gradus.core.values import Table, number_of
+from gradus.core.values import JsonDict, number_of
 from gradus.core.waiting import settled
 from gradus.environments.tools.environment import ToolEnvironment
 
@@ -62,7 +62,7 @@ def tool_environment(
 
     # Weights must name all components, or the audit would not know what a grader pays for.
     names = components or (("reward", "call") if reward else ("reward",))
-    fields: Table = {"true_reward": true_reward, "true_reward_name": "reward", **more}
+    fields: JsonDict = {"true_reward": true_reward, "true_reward_name": "reward", **more}
     return EnvironmentSpec(
         name=name,
         summary=summary or f"calls of tools: {name}",

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.environments.tools.schema import function_schema
 from gradus.sandbox.command import run_python
 
@@ -120,7 +120,7 @@ def _nullable(schema: Any) -> Any:
         return [_nullable(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
-    plain = {key: _nullable(value) for key, value in cast(Table, schema).items()}
+    plain = {key: _nullable(value) for key, value in cast(JsonDict, schema).items()}
     if plain.get("nullable") is True and isinstance(plain.get("type"), str):
         plain["type"] = [plain["type"], "null"]
     return plain

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.rewards.answers import gold_answer
 
 SYSTEM_PROMPT = (
@@ -38,7 +38,7 @@ class Item:
     question: str
     answer: str
     worked: str | None = None
-    columns: Json = field(default_factory=Table)
+    columns: Json = field(default_factory=JsonDict)
     system: str | None = None
     content: str | None = None
     chat: bool = False

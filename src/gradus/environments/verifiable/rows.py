@@ -11,7 +11,7 @@ from typing import Any, TypeGuard, cast
 from gradus.core import ConfigError
 from gradus.core.frozen import frozen_record
 from gradus.core.printing import quiet
-from gradus.core.values import Json, Table, check_unicode, plain
+from gradus.core.values import Json, JsonDict, check_unicode, plain
 from gradus.environments.verifiable.items import Item
 
 Row = Json
@@ -177,7 +177,7 @@ def cell_text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def is_chat(cell: Any) -> TypeGuard[list[Table]]:
+def is_chat(cell: Any) -> TypeGuard[list[JsonDict]]:
     """True for chat messages, one at least."""
     parts = cast(list[Any], cell) if isinstance(cell, list) else []
     return bool(parts) and all(isinstance(part, Mapping) for part in parts)
@@ -223,7 +223,7 @@ def read_content(content: Any) -> str:
     for part in cast(list[Any], content):
         kind = "text" if isinstance(part, str) else type(part).__name__
         if isinstance(part, dict):
-            part = cast(Table, part)
+            part = cast(JsonDict, part)
             kind, part = part.get("type", "text"), part.get("text")
         if kind != "text" or not isinstance(part, str):
             raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")

@@ -11,7 +11,7 @@ from math import inf
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.evaluation.records import Method, Pairing, Runs, condition_record
 from gradus.evidence.evaluation.summary import REWARD, Figures, figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
@@ -212,7 +212,7 @@ def compare(
     grade them. ``pass_k``: for each k the figure ``pass@k``, from all episodes of a seed. ``looks_planned``: how often the episodes are looked
     at while they come in.
     """
-    by_seed: Table = {}
+    by_seed: JsonDict = {}
     for condition, policies in rollouts.items():
         by_seed[condition] = {name: {0: episodes} for name, episodes in policies.items()}
     method = Method(looks=looks_planned, power=power, pass_k=pass_k)

@@ -17,7 +17,7 @@ from gradus.core.documents import (
     PolicyFigures,
 )
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, mean, rounded
 from gradus.stats import (
     ERROR,
@@ -84,7 +84,7 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
     figures = list(runs.values())
     tasks, clusters = _shared(figures)
     record: Any = {}
-    groups: Table = {"components": {}, "curves": {}}
+    groups: JsonDict = {"components": {}, "curves": {}}
     for key in _keys(figures):
         rows = [_row(run, key, tasks) for run in figures]
         level = level_of(looks=method.looks)

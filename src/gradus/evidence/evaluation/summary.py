@@ -13,7 +13,7 @@ from gradus.core.documents import TokenCosts, check_metrics
 from gradus.core.frozen import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.records import FAULTS
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.rollouts.grading import ask_environment
 from gradus.stats import pass_at_k
 
@@ -183,7 +183,7 @@ def _ask(what: str, function: Callable[[Episode], T], episode: Episode) -> T | N
     return answer
 
 
-def counts(episodes: Sequence[Episode]) -> Table:
+def counts(episodes: Sequence[Episode]) -> JsonDict:
     """Returns the counts of a policy's record: how many episodes there are, what went missing, and what they cost."""
     stops = Counter(episode.stop for episode in episodes)
     failures = [episode.failure for episode in episodes if episode.failure]
@@ -191,7 +191,7 @@ def counts(episodes: Sequence[Episode]) -> Table:
     finished = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
     invalid = sum(not turn.valid for turn in turns) / len(turns) if turns else None
-    record: Table = {
+    record: JsonDict = {
         "episodes": len(episodes),
         "failed": stops[StopReason.FAILED],
         "broken": stops[StopReason.BROKEN],

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.evidence.reports.score_tables import is_own
 
 _DOTS = "; dots are validation"
@@ -308,9 +308,9 @@ def _fewest(series: Sequence[Json]) -> list[Json]:
     return sorted(different.values(), key=lambda line: not is_own(line["name"]))[:MOST_LINES]
 
 
-def audit_points(audit: AuditRecord) -> list[Table]:
+def audit_points(audit: AuditRecord) -> list[JsonDict]:
     """Reward (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and the plans of the search."""
-    points: list[Table] = []
+    points: list[JsonDict] = []
     for point in audit["points"]:
         reward, true_reward = point["reward"]["mean"], point["true_reward"]["mean"]
         if reward is None or true_reward is None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from gradus.core import EnvironmentSpec, Episode, EpisodeView, Group, Message, Reward, Turn
 from gradus.core.documents import SCHEMA, Description, ShownEpisodes, ShownGroup, ShownMember
 from gradus.core.files import write_text
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 
 Advantages = Callable[[Group], Sequence[Sequence[float]]]
 """A group -> one advantage per turn for each member, [G][K]."""
@@ -93,10 +93,10 @@ def prepare_report(
     return folder
 
 
-def _listed(episode: Episode) -> Table:
+def _listed(episode: Episode) -> JsonDict:
     """One row of the page's search."""
     reward = episode.reward
-    row: Table = {
+    row: JsonDict = {
         "condition": episode.task.condition,
         "seed": episode.task.seed,
         "policy": episode.policy,
@@ -167,24 +167,24 @@ def _member(episode: Episode, view: View | None, pieces: Pieces | None) -> Shown
     )
 
 
-def _graded(reward: Reward) -> Table:
+def _graded(reward: Reward) -> JsonDict:
     names = ("grader", "value", "components", "error")
     return {name: getattr(reward, name) for name in names}
 
 
-def _pictures(view: EpisodeView) -> Table:
+def _pictures(view: EpisodeView) -> JsonDict:
     """An episode's pictures as JSON values; fields that a panel leaves empty are left out."""
-    panels: list[Table] = []
+    panels: list[JsonDict] = []
     for panel in view.panels:
         fields = asdict(panel)
         panels.append({name: value for name, value in fields.items() if value})
     return {"title": view.title, "facts": view.facts, "panels": panels}
 
 
-def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> Table:
+def _turn(episode: Episode, turn: Turn, pieces: Pieces | None) -> JsonDict:
     """What was read and answered, its reward terms and spans; the rest only where there is any."""
     terms = dict(enumerate(episode.reward.terms)) if episode.reward else {}
-    stored: Table = {
+    stored: JsonDict = {
         "observation": turn.observation,
         "action": turn.action,
         "env_reward": turn.env_reward,

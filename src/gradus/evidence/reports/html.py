@@ -14,7 +14,7 @@ from gradus.core import StorageError
 from gradus.core.documents import Description, Results, ShownEpisodes
 from gradus.core.files import write_text
 from gradus.core.printing import beginning, go_around
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.results import figure
@@ -111,7 +111,7 @@ def _pages() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: Table = pages.filters
+    filters: JsonDict = pages.filters
     filters.update(
         beginning=beginning,
         num=format_number,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from gradus.core.documents import Description
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.reports.curves import audit_points, grpo_curves, outcome_curves, overlaid, sft_curves
 from gradus.evidence.reports.results import headline_condition, main_condition, scores_of
 from gradus.evidence.reports.run_files import RunRecord
@@ -43,12 +43,12 @@ TERMS: Mapping[str, str] = {
 STATES = {"shown": "above", "refuted": "below", "open": "not significant"}
 
 
-def page_context(record: RunRecord) -> tuple[Table, Table]:
+def page_context(record: RunRecord) -> tuple[JsonDict, JsonDict]:
     """(what the template is filled with, what the scripts draw from)."""
     results, about = record.results, record.about
     is_quick = bool(record.settings.get("quick") or (results and results.get("quick")))
     aim = about["true_reward"] if about else "the true reward"
-    context: Table = {
+    context: JsonDict = {
         "record": record,
         "verdict": verdict_on(results, quick=is_quick),
         "states": STATES,
@@ -62,7 +62,7 @@ def page_context(record: RunRecord) -> tuple[Table, Table]:
         "reference": None,  # the figures of an environment's original
         "here": {},  # the run's scores by condition, under the original's grader
     }
-    data: Table = {
+    data: JsonDict = {
         "scores": None,
         "curves": {**training_curves(record, context["aim"]), "outcome": []},
         "audit": audit_points(record.audit) if record.audit else [],
@@ -95,7 +95,7 @@ def explanations(about: Description | None) -> dict[str, str]:
     return {name: text for name, text in terms.items() if text}
 
 
-def training_curves(record: RunRecord, aim: str) -> Table:
+def training_curves(record: RunRecord, aim: str) -> JsonDict:
     """The curves of GRPO and of SFT; over each other if the record holds several training seeds."""
     grpo, sft = grpo_curves(record.grpo, aim), sft_curves(record.sft)
     if record.seeds:

@@ -24,7 +24,7 @@ from gradus.core.documents import (
 from gradus.core.files import read_text
 from gradus.core.frozen import frozen_record
 from gradus.core.metrics import read_records
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
 T = TypeVar("T")
 NOT_STORED = ": not stored"
@@ -55,8 +55,8 @@ class RunRecord:
     doctor: Diagnoses | None = None
     costs: Costs | None = None
     recipe: str | None = None
-    sft: Sequence[Table] = ()
-    grpo: Sequence[Table] = ()
+    sft: Sequence[JsonDict] = ()
+    grpo: Sequence[JsonDict] = ()
     missing: Sequence[str] = ()
     seeds: Mapping[str, RunRecord] = field(default_factory=dict[str, "RunRecord"])  # if there are several, by name
 
@@ -66,7 +66,7 @@ class RunRecord:
         return sum(stage["seconds"] for stage in self.costs["stages"]) if self.costs else 0.0
 
     @property
-    def settings(self) -> Table:
+    def settings(self) -> JsonDict:
         """The recipe's settings; empty if there is none, or if it cannot be read."""
         # A recipe that was edited by hand must not cost the report.
         try:
@@ -106,7 +106,7 @@ class _RunReader:
     def document(self, path: str, what: str, kind: type[T]) -> T | None:
         return self._read(path, what, lambda file: read_document(file, kind))
 
-    def metrics(self, path: str, what: str) -> list[Table]:
+    def metrics(self, path: str, what: str) -> list[JsonDict]:
         """The records of a metrics file; none of a file with a line that cannot be read, or an invalid figure."""
         return self._read(path, what, read_records) or []
 

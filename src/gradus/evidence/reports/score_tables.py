@@ -14,7 +14,7 @@ from gradus.core.documents import (
     means_of,
 )
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.reports.results import (
     ConditionScores,
     Figure,
@@ -59,9 +59,9 @@ class ScoreTable:
     rows: Sequence[Row]
 
 
-def score_charts(results: Results) -> Table:
+def score_charts(results: Results) -> JsonDict:
     """Per measure and condition the policies with their intervals, best first."""
-    charts: list[Table] = []
+    charts: list[JsonDict] = []
     for grader, conditions in scores_of(results).items():
         # Another grader changes the reward alone.
         measures = measures_of(conditions) if grader == results["grader"] else ["reward"]
@@ -78,11 +78,11 @@ def score_charts(results: Results) -> Table:
     return {"measures": charts}
 
 
-def _score_chart(scores: ConditionScores, measure: str) -> Table:
-    rows: list[Table] = []
+def _score_chart(scores: ConditionScores, measure: str) -> JsonDict:
+    rows: list[JsonDict] = []
     for name in reversed(scores.ranked(measure)):
         value = scores.policies[name].get(measure)
-        bounds: Table = vars(value) if value else dict.fromkeys(("mean", "low", "high"))
+        bounds: JsonDict = vars(value) if value else dict.fromkeys(("mean", "low", "high"))
         rows.append({"name": name, **bounds, "strong": is_own(name)})
     return {"name": scores.condition, "note": f"{scores.stored['episodes']} episodes", "rows": rows}
 

@@ -24,7 +24,7 @@ import uvicorn
 from gradus.core import Asked, EnvironmentFault, Message
 from gradus.core.frozen import frozen_record
 from gradus.core.servers import LOOPBACK
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import listen, server_config, url
 from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
@@ -106,7 +106,7 @@ class Inbox:
     def __init__(self) -> None:
         self.key = secrets.token_urlsafe(24)
         self.refusals: list[str] = []
-        self.overruled: Table = {}
+        self.overruled: JsonDict = {}
         self._calls: list[PendingCall] = []
         self._end: Ended | None = None
         self._loop = asyncio.get_running_loop()

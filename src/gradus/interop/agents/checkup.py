@@ -12,7 +12,7 @@ from gradus.core import Action, Asked, EnvironmentSpec, Episode, EpisodeStart, G
 from gradus.core.calls import write_calls
 from gradus.core.findings import Finding
 from gradus.core.records import ToolCall
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.rollouts import roll_out
 from gradus.rollouts.grading import continued_calls
 
@@ -79,7 +79,7 @@ def _sample(schema: Json, root: Json, depth: int) -> Any:
         return {name: _sample(field, root, depth - 1) for name, field in properties.items()}
     if kind == "array" and depth:
         return [_sample(schema.get("items") or {}, root, depth - 1)]
-    plain: Table = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "null": None}
+    plain: JsonDict = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "null": None}
     return plain.get(str(kind), {})
 
 

@@ -27,7 +27,7 @@ from gradus.core import (
     Vocabulary,
 )
 from gradus.core.naming import file_sources, import_file, import_object
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_files import read_rows
 from gradus.environments.verifiable.from_rows import graded, one_turn, weighted
@@ -168,7 +168,7 @@ def load_command(argument: str | None) -> EnvironmentSpec:
     return _named(f"command:{argument}", AgentCommand(line), options.pop("tasks"), options, ())
 
 
-def _parsed(kind: str, argument: str | None) -> tuple[str, Table]:
+def _parsed(kind: str, argument: str | None) -> tuple[str, JsonDict]:
     place, _, query = (argument or "").partition("?")
     if not place:
         raise ConfigError(f"{kind} needs a place, as in agent:agent.py:my_agent or command:node agent.js")

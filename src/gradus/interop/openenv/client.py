@@ -24,7 +24,7 @@ from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpe
 from gradus.core.frozen import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.servers import is_loopback
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.environments.options import known_options
 from gradus.interop.suites.games import return_grader
 from gradus.policies.scripted import constant_policy
@@ -45,7 +45,7 @@ class WireError(EnvironmentFault):
         self.code, self.message = code, beginning(message, _LONGEST)  # what a client sent may come back in it
 
 
-def loads(raw: str | bytes) -> Table:
+def loads(raw: str | bytes) -> JsonDict:
     """One message as an object; WireError says what is wrong with it otherwise."""
     try:
         message: Any = json.loads(raw)
@@ -53,10 +53,12 @@ def loads(raw: str | bytes) -> Table:
         raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(message).__name__}')
-    return cast(Table, message)
+    return cast(JsonDict, message)
 
 
-def observation_data(observation: Observation, system_prompt: str | None = None, tools: Sequence[Json] = ()) -> Table:
+def observation_data(
+    observation: Observation, system_prompt: str | None = None, tools: Sequence[Json] = ()
+) -> JsonDict:
     """Returns the answer to a reset or a step: ``{"observation": {...}, "reward": x, "done": b}``.
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
@@ -246,7 +248,7 @@ class OpenEnvClient:
 
     def _connect(self) -> ClientConnection:
         # A proxy of the environment would be asked for this machine's own address.
-        extra: Table = {"proxy": None} if is_loopback(self._server.socket) else {}
+        extra: JsonDict = {"proxy": None} if is_loopback(self._server.socket) else {}
         try:
             opening = _dial(self._server.socket, open_timeout=10, compression=None, max_size=_MAX_MESSAGE, **extra)
             self._connection = connection = self._stack.enter_context(opening)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gradus.core import Message, ToolCall, Usage
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.requests import ChatRequest
 
 LEAST = -9999.0  # JSON knows no infinity
@@ -82,7 +82,7 @@ def answer_of(
     return ChatAnswer(message=spoken, finish="length" if cut else "tool_calls", usage=usage, tokens=tokens)
 
 
-def _content(message: Message) -> Table:
+def _content(message: Message) -> JsonDict:
     """What a message of a chat says, and its calls."""
     if not message.calls:
         return {"content": message.content}
@@ -98,7 +98,7 @@ def _content(message: Message) -> Table:
     return {"content": message.content or None, "tool_calls": calls}
 
 
-def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> Table:
+def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> JsonDict:
     """A whole ``chat.completion``."""
     choices = [
         {
@@ -152,7 +152,7 @@ async def pieces(choice: Choice) -> AsyncIterator[str | ChatAnswer]:
         yield part
 
 
-def _call_deltas(message: Message) -> Iterator[Table]:
+def _call_deltas(message: Message) -> Iterator[JsonDict]:
     """Each call's name, then its arguments in pieces."""
     for place, call in enumerate(message.calls):
         function = {"name": call.name, "arguments": ""}
@@ -161,7 +161,7 @@ def _call_deltas(message: Message) -> Iterator[Table]:
             yield {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
 
 
-def _logprobs(answer: ChatAnswer) -> Table | None:
+def _logprobs(answer: ChatAnswer) -> JsonDict | None:
     if not answer.tokens:
         return None
     content = [

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
 from gradus.core.frozen import frozen_record
 from gradus.core.servers import LOOPBACK
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import serve_until_stopped, server_config
 from gradus.interop.serving.answers import LEAST, usage_of, whole_answers
 from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json, while_client_waits
@@ -179,7 +179,7 @@ class _LocalBackend:
             }
         )
 
-    def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> Table:
+    def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> JsonDict:
         """A choice of ``text_completion``, with the ids and log-probs if they are asked for."""
         reply, generation = choice.text, choice.generation
         sampled = reply.tokens if request.budget != 0 else []
@@ -200,7 +200,7 @@ class _LocalBackend:
             **(ids if request.return_token_ids else {}),
         }
 
-    def _logprobs(self, tokens: Sequence[_Scored], *, top: bool) -> Table:
+    def _logprobs(self, tokens: Sequence[_Scored], *, top: bool) -> JsonDict:
         """Log-probs in the form of completions. The first token of a prompt has none."""
         spell = self._loaded.tokenizer.decode
         values = [None if logprob is None else max(logprob, LEAST) for _, logprob, _, _ in tokens]

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gradus.core.values import Json, Table, check_unicode
+from gradus.core.values import Json, JsonDict, check_unicode
 from gradus.interop.servers import Guard
 from gradus.interop.serving import messages, responses
 from gradus.interop.serving.answers import ChatAnswer, Choice, chat_events, chat_reply, event, whole_answers
@@ -29,7 +29,7 @@ CLIENT_LEFT = 499  # a status that nobody sees, as other servers have it
 Handler = Callable[[Request], Awaitable[Response]]
 _Read = Callable[[Json], Json]
 _Events = Callable[[int, ChatRequest, Choice], AsyncIterator[str]]
-_Reply = Callable[[int, ChatRequest, ChatAnswer], Table]
+_Reply = Callable[[int, ChatRequest, ChatAnswer], JsonDict]
 
 
 class Backend(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.answers import ChatAnswer, Choice, arguments_text, event, in_pieces, pieces, usage_of
 from gradus.interop.serving.requests import ApiError, ChatRequest, validated
 
@@ -27,7 +27,7 @@ class _Block(BaseModel):
     text: str = ""
     id: str = ""
     name: str = ""
-    input: Table = {}
+    input: JsonDict = {}
     tool_use_id: str = ""
     content: Any = None
 
@@ -40,7 +40,7 @@ class _MessageTurn(BaseModel):
 class _Tool(BaseModel):
     name: str
     description: str = ""
-    input_schema: Table
+    input_schema: JsonDict
 
 
 class _Choice(BaseModel):
@@ -62,7 +62,7 @@ def chat_body(body: Json) -> Json:
     """Returns the body of the chat completion that a request for a message asks for. Raises ApiError for what cannot be one."""
     request = validated(_MessagesBody, body)
     system = _text(request.system or "")
-    messages: list[Table] = [{"role": "system", "content": system}] if system else []
+    messages: list[JsonDict] = [{"role": "system", "content": system}] if system else []
     for turn in request.messages:
         messages += _messages(turn)
     # What both dialects share is checked as in a chat, by its name.
@@ -99,7 +99,7 @@ def _text(content: Any) -> str:
     return "".join(block.text for block in blocks)
 
 
-def _messages(turn: _MessageTurn) -> Iterator[Table]:
+def _messages(turn: _MessageTurn) -> Iterator[JsonDict]:
     """The messages of a turn: results of tools are messages of their own, and come first."""
     blocks = turn.content if isinstance(turn.content, list) else [_Block(type="text", text=turn.content)]
     text = "".join(block.text for block in blocks if block.type == "text")
@@ -117,7 +117,7 @@ def _messages(turn: _MessageTurn) -> Iterator[Table]:
         yield {"role": turn.role, "content": text}
 
 
-def message_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> Table:
+def message_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> JsonDict:
     """A whole message: its text, then its calls."""
     usage = usage_of([answer])
     return {
@@ -132,7 +132,7 @@ def message_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> Tabl
     }
 
 
-def _content(answer: ChatAnswer) -> Iterator[Table]:
+def _content(answer: ChatAnswer) -> Iterator[JsonDict]:
     message = answer.message
     if message.content or not message.calls:
         yield {"type": "text", "text": message.content}
@@ -142,7 +142,7 @@ def _content(answer: ChatAnswer) -> Iterator[Table]:
 
 async def message_events(number: int, request: ChatRequest, choice: Choice) -> AsyncIterator[str]:
     """A message in server-sent events: each block begins, comes in pieces, and ends."""
-    head: Table = {
+    head: JsonDict = {
         "id": f"msg_{number}",
         "type": "message",
         "role": "assistant",
@@ -163,7 +163,7 @@ async def message_events(number: int, request: ChatRequest, choice: Choice) -> A
             if blocks:
                 yield _event("content_block_stop", index=0)
             for index, call in enumerate(part.message.calls, blocks):
-                block: Table = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+                block: JsonDict = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
                 yield _event("content_block_start", index=index, content_block=block)
                 for piece in in_pieces(arguments_text(call)):
                     delta = {"type": "input_json_delta", "partial_json": piece}
@@ -181,7 +181,7 @@ def _event(kind: str, **fields: Any) -> str:
     return event({"type": kind, **fields}, name=kind)
 
 
-def error_body(error: ApiError) -> Table:
+def error_body(error: ApiError) -> JsonDict:
     """An error as Anthropic's clients read it."""
     kind = "invalid_request_error" if error.status < 500 else "api_error"
     return {"type": "error", "error": {"type": kind, "message": error.message}}

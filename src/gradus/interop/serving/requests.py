@@ -14,7 +14,7 @@ from pydantic import Json as JsonText
 
 from gradus.core import Message, ToolCall
 from gradus.core.printing import beginning, quiet
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 
 R = TypeVar("R")
 T = TypeVar("T", bound="RequestBody")
@@ -24,7 +24,7 @@ _IGNORED = frozenset(
     ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "priority", "request_id"]
 )
 # A parameter that is not supported is taken at a value that changes nothing: an empty one, or one of these.
-_NEUTRAL: Table = {
+_NEUTRAL: JsonDict = {
     "repetition_penalty": 1,
     "best_of": 1,
     "function_call": "none",
@@ -47,7 +47,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.message, self.status, self.param, self.code = message, status, param, code
 
-    def body(self) -> Table:
+    def body(self) -> JsonDict:
         """The JSON that goes over the wire."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         # A client's own words come back in it, however many they were.
@@ -88,7 +88,7 @@ class _ChosenTool(BaseModel):
 
 
 class _FormSchema(BaseModel):
-    schema_: Table = Field(default={}, alias="schema")
+    schema_: JsonDict = Field(default={}, alias="schema")
 
 
 class ResponseFormat(BaseModel):
@@ -109,16 +109,16 @@ class ResponseFormat(BaseModel):
 class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``. ``ignored``: what the client asked for and the server decides."""
 
-    messages: list[Table] = Field(min_length=1, max_length=_MOST_MESSAGES)
+    messages: list[JsonDict] = Field(min_length=1, max_length=_MOST_MESSAGES)
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, strict=True)
     stream: bool | None = None
-    stream_options: Table | None = None
-    tools: list[Table] | None = Field(default=None, max_length=_MOST_TOOLS)
+    stream_options: JsonDict | None = None
+    tools: list[JsonDict] | None = Field(default=None, max_length=_MOST_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | _ChosenTool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=0)
-    ignored: Table = {}
+    ignored: JsonDict = {}
 
     @property
     def forced(self) -> str:
@@ -128,7 +128,7 @@ class ChatRequest(RequestBody):
         return "required" if self.tool_choice == "required" else ""
 
     @property
-    def offered(self) -> list[Table]:
+    def offered(self) -> list[JsonDict]:
         """The tools that the model may call. Raises ApiError if one must be called that is not among them."""
         tools = [] if self.tool_choice == "none" else self.tools or []
         names = [tool.get("function", {}).get("name") for tool in tools]
@@ -143,7 +143,7 @@ class ChatRequest(RequestBody):
         return None if form is None or form.type == "text" else form.json_schema.schema_
 
     @property
-    def conversation(self) -> list[Table]:
+    def conversation(self) -> list[JsonDict]:
         """The messages. The system message says which form the answer should have."""
         if self.response_format is None or self.response_format.type == "text":
             return self.messages
@@ -221,7 +221,7 @@ def _adapter(kind: type[R]) -> TypeAdapter[R]:
 
 class _Function(BaseModel):
     name: str = Field(min_length=1)
-    arguments: JsonText[Table] | Table = {}
+    arguments: JsonText[JsonDict] | JsonDict = {}
 
 
 class _OfferedTool(BaseModel):

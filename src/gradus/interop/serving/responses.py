@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from gradus.core import Message, Usage
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.answers import ChatAnswer, Choice, arguments_text, event, in_pieces, pieces, usage_of
 from gradus.interop.serving.requests import ChatRequest, validated
 
@@ -83,7 +83,7 @@ def _nested(value: Any, kind: str) -> Any:
     return {"type": kind, kind: fields} if fields.get("type") == kind else fields
 
 
-def _add(messages: list[Table], item: _Item) -> None:
+def _add(messages: list[JsonDict], item: _Item) -> None:
     """Add an item to the messages. Calls belong to the answer before them."""
     if item.type == "message":
         messages.append({"role": item.role, "content": item.content})
@@ -97,7 +97,7 @@ def _add(messages: list[Table], item: _Item) -> None:
         messages[-1].setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
 
 
-def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> Table:
+def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> JsonDict:
     """A whole response: its text, then its calls."""
     cut = answer.finish == "length"
     usage = usage_of([answer])
@@ -131,7 +131,7 @@ async def response_events(number: int, request: ChatRequest, choice: Choice) -> 
         return event({"type": kind, "sequence_number": next(sequence), **fields}, name=kind)
 
     nothing = ChatAnswer(message=Message(role="assistant"), finish="stop", usage=Usage())
-    begun: Table = {**response_reply(number, request, nothing), "status": "in_progress", "output": []}
+    begun: JsonDict = {**response_reply(number, request, nothing), "status": "in_progress", "output": []}
     yield sent("response.created", response=begun)
     try:
         text = {"item_id": f"msg_{number}", "output_index": 0, "content_index": 0}
@@ -156,9 +156,9 @@ async def response_events(number: int, request: ChatRequest, choice: Choice) -> 
 
 def _opening(sent: Callable[..., str], number: int) -> str:
     """The events that begin a text."""
-    item: Table = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "in_progress"}
+    item: JsonDict = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "in_progress"}
     item["content"] = []
-    part: Table = {"type": "output_text", "text": "", "annotations": []}
+    part: JsonDict = {"type": "output_text", "text": "", "annotations": []}
     first = sent("response.output_item.added", output_index=0, item=item)
     place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
     return first + sent("response.content_part.added", **place, part=part)
@@ -181,9 +181,9 @@ def _ends(index: int, item: Json, text: Json) -> Iterator[tuple[str, Json]]:
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
-def _items(number: int, message: Message) -> Iterator[Table]:
+def _items(number: int, message: Message) -> Iterator[JsonDict]:
     if message.content or not message.calls:
-        text: Table = {"type": "output_text", "text": message.content, "annotations": []}
+        text: JsonDict = {"type": "output_text", "text": message.content, "annotations": []}
         head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
         yield {**head, "content": [text]}
     for place, call in enumerate(message.calls):

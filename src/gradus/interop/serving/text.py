@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, Message, PolicyError, Usage, child_seed
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.requests import ApiError, check_tools, read_messages
@@ -193,14 +193,14 @@ def chat_loop(
     system_prompt: str | None = None,
     sampling: SamplingConfig | None = None,
     seed: int = 0,
-) -> list[Table]:
+) -> list[JsonDict]:
     """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation.
 
     ``system_prompt``: None for the one that the model was trained with, empty for none.
     ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets the conversation.
     Raises ContextLengthError when the conversation no longer fits.
     """
-    opening: list[Table] = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    opening: list[JsonDict] = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
     messages = list(opening)
     batch, sampling = ContinuousBatch(loaded, rows=1), sampling or free_sampling(loaded.settings)
     batch.start()

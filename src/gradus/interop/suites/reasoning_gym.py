@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.environments.options import json_options
 from gradus.environments.verifiable.environment import Judgement
 from gradus.environments.verifiable.from_rows import score_grader
@@ -82,7 +82,7 @@ class ReasoningGymTasks:
 
     system_prompt = _SYSTEM
 
-    def __init__(self, dataset: str, options: Table, name: str) -> None:
+    def __init__(self, dataset: str, options: JsonDict, name: str) -> None:
         self.name = name
         self._dataset, self._options = dataset, options
         self._numbered = lru_cache(maxsize=4096)(self._make)
@@ -128,5 +128,5 @@ class ReasoningGymTasks:
             return None
         return Item(question=entry["question"], answer=answer, columns={"number": number})
 
-    def _where(self, number: int) -> Table:
+    def _where(self, number: int) -> JsonDict:
         return {"name": self._dataset, "options": self._options, "number": number}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.environments.options import known_options
 from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.naming import SuiteNames, started
@@ -72,7 +72,7 @@ class TextArenaGame:
 
     def __init__(self, name: str, players: int) -> None:
         self._name, self._players, self._key = name, players, f"{os.getpid()}-{next(_keys)}"
-        self._end: Table = {}
+        self._end: JsonDict = {}
 
     def reset(self, *, seed: int | None = None, **_: Any) -> str:
         """Begin the game that belongs to ``seed``."""

@@ -19,7 +19,7 @@ from gradus.core import ConfigError, PolicyError
 from gradus.core.documents import Results, read_document
 from gradus.core.files import replaceable, write_folder
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.gguf import copy_source, source_facts
 from gradus.policies.local.gguf_writer import FORMATS, check_gguf, gguf_name, write_gguf
@@ -155,7 +155,7 @@ def _facts(result: ExportResult, source: Path, base: str) -> list[str]:
     size = f"{result.parameters:,} parameters, {result.dtype}"
     if adapter_base(source) is None:
         return [size]
-    adapter = read_document(source / "adapter_config.json", Table)
+    adapter = read_document(source / "adapter_config.json", JsonDict)
     state = (
         "not merged" if result.gap is None else f"merged into the weights (log-probs agree to {result.gap:.1e} nats)"
     )
@@ -171,7 +171,7 @@ def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Generation
     """Returns what transformers generates by if it stops where the policy stopped and draws as it drew."""
     stops = sorted(loaded.renderer.stop_ids)
     pad = loaded.tokenizer.pad_token_id
-    values: Table = {
+    values: JsonDict = {
         "eos_token_id": stops,
         "pad_token_id": stops[0] if pad is None else pad,
         "max_new_tokens": config.max_new_tokens,

@@ -9,7 +9,7 @@ from typing import Literal
 from gradus.core import ConfigError, StorageError
 from gradus.core.documents import read_document
 from gradus.core.files import check_checksums, read_json
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.gguf import dequantized, is_gguf
 from gradus.policies.nano.model import NANO_TEMPLATE
 
@@ -41,7 +41,7 @@ def adapter_base(folder: str | Path) -> str | None:
     file = Path(folder).expanduser() / "adapter_config.json"
     if model_kind(file.parent) != "adapter":
         return None
-    base = read_document(file, Table).get("base_model_name_or_path")
+    base = read_document(file, JsonDict).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(f"{file} names no base model; set base_model_name_or_path in it")
     return base
@@ -87,7 +87,7 @@ def tell_first_seed(source: str | Path, model: Path) -> None:
         print(f"{source} holds several seeds; the model is that of {run}", file=sys.stderr)
 
 
-def trained_precision(folder: str | Path) -> Table:
+def trained_precision(folder: str | Path) -> JsonDict:
     """Returns the arguments by which ``load_model`` computes as the run of a checkpoint does; none for a model outside a run."""
     try:
         settings = read_json(Path(folder).expanduser().parent / "config.json")

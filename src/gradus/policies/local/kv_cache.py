@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import Cache
 
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.cpu.tiled_attention import attend_once, attend_tiles, takes_tiles
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, evaluating
@@ -201,7 +201,7 @@ class MaskPlan:
     # The name of the key-value cache among its arguments. transformers has renamed it (5.24).
     cache_name: str
 
-    def cached(self, cache: Any) -> Table:
+    def cached(self, cache: Any) -> JsonDict:
         """Returns what a forward pass over a key-value cache takes besides ids, mask and positions."""
         arguments = {self.cache_name: cache, "use_cache": True}
         return arguments | {"logits_to_keep": 1} if self.keeps_last else arguments

@@ -16,7 +16,7 @@ import torch
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.chat_template import ToolCalls
 from gradus.policies.local.cpu.float32_linear import use_faster_products
 from gradus.policies.local.cpu.support import Autocast, autocasts
@@ -107,7 +107,7 @@ def load_model(
     settings = settings.model_copy(update=changes)
     place = _device(device)
     number_type = _dtype(dtype, place)
-    options: Table = {"dtype": number_type, "attn_implementation": settings.attention}
+    options: JsonDict = {"dtype": number_type, "attn_implementation": settings.attention}
     if settings.attention == "flash_attention_2" and (place.type == "cpu" or find_spec("flash_attn") is None):
         raise ConfigError("attention = 'flash_attention_2' needs a GPU and the package flash-attn; leave attention out")
     if settings.quantize == "4bit":
@@ -252,7 +252,7 @@ def require_bitsandbytes(setting: str) -> None:
         raise ConfigError(f"{setting} needs bitsandbytes; pip install 'gradus-rl[quantized]', or leave it out")
 
 
-def _four_bits(dtype: torch.dtype, device: torch.device) -> Table:
+def _four_bits(dtype: torch.dtype, device: torch.device) -> JsonDict:
     """Returns the arguments by which transformers loads linear layers as NF4 (arXiv 2305.14314)."""
     from transformers import BitsAndBytesConfig
 

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from gradus.core.documents import AuditRecord, ConditionResults, Costs, Results, means_of
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.stats import format_interval, format_money
 from gradus.version import __version__
 
@@ -40,7 +40,7 @@ class CardContents:
     adapters_of: str | None = None
     # The example asks it (:func:`example_question`).
     question: Question
-    template_options: Json = field(default_factory=Table)
+    template_options: Json = field(default_factory=JsonDict)
     # The name of the GGUF file that the folder holds in place of a model of transformers.
     gguf: str | None = None
     # Names of PNG files in the folder ``figures``.

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradus.core import ConfigError
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.sampling import SamplingConfig
 
 SETTINGS_FILE = "gradus.json"
@@ -29,13 +29,13 @@ class ModelSettings(BaseModel):
     # What the environment says first. A conversation without a system prompt of its own gets this one.
     system_prompt: str = ""
     # The tools that it could call there, as JSON schemas.
-    tools: tuple[Table, ...] = ()
+    tools: tuple[JsonDict, ...] = ()
     # How tokens were drawn; None if it was never trained with any.
     sampling: SamplingConfig | None = None
     # Earlier answers are kept as they were sampled, also if the chat template would rewrite them.
     keep_history: bool = False
     # Passed to the chat template: {"enable_thinking": false}, or tools.
-    template_options: Table = Field(default_factory=Table)
+    template_options: JsonDict = Field(default_factory=JsonDict)
     # How calls of tools are written: as the chat template has it, as lines of JSON, or as fits the template.
     tool_calls: Literal["auto", "template", "json"] = "auto"
     # The attention of transformers that computed it; None for transformers' own choice.

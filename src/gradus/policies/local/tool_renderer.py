@@ -17,7 +17,7 @@ from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import FORMS, read_message, write_calls
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.chat_template import ChatTemplate
 from gradus.policies.local.text_ids import TokenIds, close_thought
 
@@ -155,18 +155,18 @@ class ToolRenderer:
         schemas = self._mark([dict(tool) for tool in self.tools])
         return self.chat.render(records, tools=schemas or None)
 
-    def _record(self, message: Message) -> Table:
+    def _record(self, message: Message) -> JsonDict:
         """A message as chat templates take it."""
         spoken = message.role == "assistant"
         content = self._mark(message.content, frame=spoken)
-        record: Table = {"role": message.role, "content": content}
+        record: JsonDict = {"role": message.role, "content": content}
         if message.role == "tool":
             record |= {"tool_call_id": message.call_id, "name": self._mark(message.name)}
         elif message.calls:
             record["tool_calls"] = [self._call(call) for call in message.calls]
         return record
 
-    def _call(self, call: ToolCall) -> Table:
+    def _call(self, call: ToolCall) -> JsonDict:
         arguments = self._mark(dict(call.arguments))
         function = {"name": self._mark(call.name), "arguments": arguments}
         return {"type": "function", "id": call.id, "function": function}

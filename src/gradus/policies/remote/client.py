@@ -10,9 +10,9 @@ from gradus.core import ConfigError, Usage
 from gradus.core.frozen import frozen_record
 from gradus.core.money import Account, Price
 from gradus.core.replies import read_reply, tokens_used
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 
-Record = Table  # a message, or a call in one, as the protocol has it
+Record = JsonDict  # a message, or a call in one, as the protocol has it
 
 
 @dataclass(kw_only=True)

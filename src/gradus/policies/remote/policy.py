@@ -29,7 +29,7 @@ from gradus.core.calls import read_message, write_calls
 from gradus.core.money import OutOfMoney, Price
 from gradus.core.replies import UNREADABLE, bounded_client
 from gradus.core.servers import ChatOptions
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.remote.client import Record, RemoteAnswer, RemoteUsage, brief, call_record, read_answer
 
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
@@ -215,7 +215,7 @@ class RemoteSession:
         conversation = cast(Any, list(messages))
         options = {"seed": seed, **policy.options, "tools": [dict(tool) for tool in tools] or None}
 
-        def create(body: Table) -> Any:
+        def create(body: JsonDict) -> Any:
             return self._client.chat.completions.create(model=policy.model, messages=conversation, extra_body=body)
 
         longest = cast(int | None, options.get("max_completion_tokens") or options.get("max_tokens"))

@@ -16,13 +16,13 @@ import openai
 
 from gradus.core import Action, ConfigError, ContextLengthError, EpisodeStart, PolicyError, Request, child_seed
 from gradus.core.servers import is_loopback
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.conversation import Conversation, room_behind
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 
 T = TypeVar("T")
-Body = Table  # of a request
+Body = JsonDict  # of a request
 
 
 class HttpSampler:

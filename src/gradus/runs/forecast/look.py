@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradus.core import ConfigError
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
@@ -74,7 +74,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     limit = seconds_of(text) / seeds if text else None
     loaded, load_seconds = load_base(job)
     trial = try_prompts(job, loaded, fixed)
-    changes: Table = {} if trial is None else dict(trial.changes())
+    changes: JsonDict = {} if trial is None else dict(trial.changes())
     job = job.with_recipe(changed(job.recipe, changes))
     probe = probe_base(job, loaded, load_seconds)
     warm_changes, warm_start = {}, ""
@@ -120,11 +120,11 @@ def needs_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str], *, shor
     return reward.mean is not None and share * reward.mean > (probe.reward.mean or 0.0)
 
 
-def warm_start_settings(job: Job) -> Table:
+def warm_start_settings(job: Job) -> JsonDict:
     """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
     rows = job.environment.data_set
     assert isinstance(rows, TableTasks)
-    changes: Table = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
+    changes: JsonDict = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
     stops = {"sft.epochs": 20, "sft.patience": 3, "sft.validation_share": 0.15}
     return {**changes, "sft.batch_size": 16, **stops}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table, is_table
+from gradus.core.values import Json, JsonDict, is_table
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
@@ -200,20 +200,20 @@ def check_fits(plan: MemoryPlan, config: GrpoConfig) -> None:
 
 def fit_to_memory(
     shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
-) -> tuple[MemoryPlan, GrpoConfig, Table]:
+) -> tuple[MemoryPlan, GrpoConfig, JsonDict]:
     """Change one setting after another until the forecast fits: the plan, its settings, and the changes by key.
 
     Cheapest first: what costs only time comes before adapters, which change what is trained. If nothing is enough, the plan is that of
     the last attempt, and :func:`check_fits` refuses it.
     """
-    attempts: list[Table] = [{"gradient_checkpointing": True}]
+    attempts: list[JsonDict] = [{"gradient_checkpointing": True}]
     attempts += [
         {"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512, 256) if budget < config.token_budget
     ]
     attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8, 4, 2, 1) if rows < rows_at_once(config)]
     attempts += [{"lora": _ADAPTERS, "lr": 1e-5}] if config.lora is None else []
     attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}] if hardware.kind != "cpu" else []
-    changed: Table = {}
+    changed: JsonDict = {}
     fitted, plan = config, memory_forecast(shape, config, lengths, hardware)
     for attempt in attempts:
         if plan.fits:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.runs.forecast.base_probe import BaseProbe
 from gradus.runs.job import Job
@@ -138,7 +138,7 @@ class _Fitting:
 
     def __init__(self, job: Job, probe: BaseProbe, probe_seconds: float, fixed: Collection[str]) -> None:
         self.job, self.probe, self.probe_seconds, self.fixed = job, probe, probe_seconds, fixed
-        self.changes: Table = {}
+        self.changes: JsonDict = {}
         self.steps = job.recipe.grpo.max_steps
 
     def seconds(self) -> dict[str, float]:

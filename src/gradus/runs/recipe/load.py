@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import beginning
-from gradus.core.values import Json, Table, as_mapping
+from gradus.core.values import Json, JsonDict, as_mapping
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardChoice, RewardConfig
@@ -73,7 +73,7 @@ def load_recipe(
     settings = changes_of(table) | ({"quick": small} if stored else {})
     layers, choice = [Layer("recipe", settings)], ""
     name = environment.name if isinstance(environment, EnvironmentSpec) else environment
-    typed: Table = {
+    typed: JsonDict = {
         "model.path": model,
         "seed": seed,
         "grader": grader,
@@ -101,12 +101,12 @@ def load_recipe(
     return recipe.with_origin(origins, choice, str(path) if shipped and environment is None else None)
 
 
-def _for_model(model: str, settings: Json, lm: Json | None, *, online: bool, served: bool) -> tuple[Table, str]:
+def _for_model(model: str, settings: Json, lm: Json | None, *, online: bool, served: bool) -> tuple[JsonDict, str]:
     """The layer of a given model, and a line that says which settings it chose, if there was a choice.
 
     Without the table ``[lm]`` the recipe holds for any model; what it leaves out follows the model's size.
     """
-    changes: Table = {"promises": None}  # they are about the nano model that the recipe makes
+    changes: JsonDict = {"promises": None}  # they are about the nano model that the recipe makes
     is_complete = lm is None and any(key.startswith(("sft.", "grpo.")) for key in settings)
     if is_nano(model) and is_complete:
         return {}, ""
@@ -142,7 +142,7 @@ def _parameters(model: str, *, online: bool) -> int | None:
     return None
 
 
-def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> Table:
+def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> JsonDict:
     """Rewards replace the grader, and what an environment's own recipe says of it, but for a recipe that a person wrote."""
     if not rewards:
         return {}

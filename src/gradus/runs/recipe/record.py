@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PrivateAttr, field_validator, model_validator
 
-from gradus.core.values import Table, as_mapping
+from gradus.core.values import JsonDict, as_mapping
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.policies.tinker.service import server_of
@@ -36,7 +36,7 @@ class ModelSection(_Section):
     """Asked before each row, if the rows bring no prompt; with reward functions. Short answers have one by default."""
     keep_history: bool = False
     """Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not."""
-    template_options: Table = Field(default_factory=dict)
+    template_options: JsonDict = Field(default_factory=dict)
     """Passed to the chat template, as in `{ enable_thinking = false }`."""
     tool_calls: Literal["auto", "template", "json"] = "auto"
     """How calls of tools are written: `template` as the chat template has it, `json` as lines of JSON with the tools in the system prompt. `auto` is `template`, and JSON for nano models."""

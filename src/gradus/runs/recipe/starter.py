@@ -20,7 +20,7 @@ import tomli_w
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
-from gradus.core.values import Json, Table, as_mapping
+from gradus.core.values import Json, JsonDict, as_mapping
 from gradus.environments.verifiable.from_files import quoted
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
@@ -42,7 +42,7 @@ _ROUND = 16
 _DATA_SETS = ("gsm8k", "jsonl", "csv", "parquet")  # behind these names stands a path, whatever it looks like
 
 
-def _settings(name: str) -> Table:
+def _settings(name: str) -> JsonDict:
     """A table of ``starter.toml``."""
     text = resources.files("gradus.runs.recipe").joinpath("starter.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)[name]
@@ -68,9 +68,9 @@ def reads_of(rewards: RewardChoice, grader: str | None) -> Reads:
     return "answer"
 
 
-def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> Table:
+def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> JsonDict:
     """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
-    table: Table = {"environment": environment, **_settings("nano")}
+    table: JsonDict = {"environment": environment, **_settings("nano")}
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     # GRPO should explore what SFT has not already settled.
@@ -82,7 +82,7 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
     return within_conditions(table, spec)
 
 
-def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> Table:
+def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> JsonDict:
     """Settings of a language model. Prompt and answer length follow from reward and rows if the answers are short, and no prompt is theirs."""
     table = _settings("language_model")
     tasks = spec.data_set
@@ -113,7 +113,7 @@ def _labels(answers: Collection[str], rows: int) -> list[str]:
     return sorted(answers) if are_words and are_classes else []
 
 
-def within_conditions(table: Table, spec: EnvironmentSpec) -> Table:
+def within_conditions(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
     """The recipe with no more episodes to evaluate on than the largest of its conditions has: data may have few rows."""
     evaluation = table.get("eval", {})
     names = evaluation.get("conditions") or spec.conditions
@@ -129,7 +129,7 @@ def within_conditions(table: Table, spec: EnvironmentSpec) -> Table:
     return table
 
 
-def beside(table: Table, folder: Path) -> Table:
+def beside(table: JsonDict, folder: Path) -> JsonDict:
     """A recipe whose paths are relative to its own folder, with paths that can be used from here.
 
     A path that is not there stays as it is: it may be relative to where the command was typed, or a name on the hub.
@@ -152,7 +152,7 @@ def beside(table: Table, folder: Path) -> Table:
     return moved
 
 
-def _reward_beside(entry: Any, change: Callable[[str], str]) -> Table:
+def _reward_beside(entry: Any, change: Callable[[str], str]) -> JsonDict:
     """A reward of a recipe, in any of its forms, with the paths of its function and its schema changed."""
     reward = parse_reward(entry).model_dump()
     schema = reward["settings"].get("schema")
@@ -186,18 +186,18 @@ def by_size(parameters: int | None) -> dict[str, Json]:
     return sizes["middle" if parameters >= _SMALL else "small"]
 
 
-def adapters_of(rank: int | bool | None) -> Table:
+def adapters_of(rank: int | bool | None) -> JsonDict:
     """Returns the changes that train adapters (LoRA) of a rank, or of the default one (True), with the rates that they learn at."""
     if not rank:
         return {}
     adapters = {} if rank is True else {"rank": rank, "alpha": 2 * rank}
-    changes: Table = {}
+    changes: JsonDict = {}
     for stage, settings in _settings("size")["large"].items():
         changes |= {f"{stage}.lora": {**settings["lora"], **adapters}, f"{stage}.lr": settings["lr"]}
     return changes
 
 
-def with_room_for_rows(table: Table, spec: EnvironmentSpec) -> Table:
+def with_room_for_rows(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
     """The recipe with room for the longest answers and prompts. If an answer is cut, GRPO has nothing to reward.
 
     Lengths are estimated from above: a word that the vocabulary may not have counts as its letters.

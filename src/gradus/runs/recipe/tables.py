@@ -17,7 +17,7 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import read_toml
 from gradus.core.naming import did_you_mean
-from gradus.core.values import Json, Table, as_mapping
+from gradus.core.values import Json, JsonDict, as_mapping
 from gradus.runs.recipe.starter import Reads, beside, starter, with_room_for_rows, within_conditions
 
 
@@ -29,13 +29,13 @@ class Layer:
     changes: Json
 
 
-def merge(layers: Sequence[Layer]) -> tuple[Table, dict[str, str]]:
+def merge(layers: Sequence[Layer]) -> tuple[JsonDict, dict[str, str]]:
     """Returns the table of all layers, and the name of the layer that each key comes from (to a depth of two, as in ``grpo.lr``).
 
     >>> merge([Layer("recipe", {"seed": 1, "grpo.lr": 0.1}), Layer("command line", {"grpo.lr": 0.2, "seed": None})])
     ({'grpo': {'lr': 0.2}}, {'grpo.lr': 'command line'})
     """
-    table: Table = {}
+    table: JsonDict = {}
     origins: dict[str, str] = {}
     for layer in layers:
         for key, value in layer.changes.items():
@@ -47,7 +47,7 @@ def merge(layers: Sequence[Layer]) -> tuple[Table, dict[str, str]]:
     return table, origins
 
 
-def changes_of(table: Json) -> Table:
+def changes_of(table: Json) -> JsonDict:
     """A recipe's table as changes: each key of a section, and what stands outside of sections.
 
     >>> changes_of({"seed": 3, "grpo": {"lr": 0.1, "sampling": {"top_k": 5}}})
@@ -55,7 +55,7 @@ def changes_of(table: Json) -> Table:
     >>> changes_of({"adaptive": {}})
     {'adaptive': {}}
     """
-    changes: Table = {}
+    changes: JsonDict = {}
     for name, value in table.items():
         section = as_mapping(value)
         changes |= {f"{name}.{key}": entry for key, entry in section.items()}
@@ -64,7 +64,7 @@ def changes_of(table: Json) -> Table:
     return changes
 
 
-def parse_changes(settings: Json | Sequence[str]) -> Table:
+def parse_changes(settings: Json | Sequence[str]) -> JsonDict:
     """Changes as a caller gives them: a mapping, or texts as typed after ``--set``. Raises ConfigError for a text without a key.
 
     >>> parse_changes(["grpo.max_steps=20", "stage="])
@@ -74,7 +74,7 @@ def parse_changes(settings: Json | Sequence[str]) -> Table:
         settings = [settings]
     if isinstance(settings, Mapping):
         return dict(settings)
-    changes: Table = {}
+    changes: JsonDict = {}
     for text in settings:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
@@ -85,7 +85,7 @@ def parse_changes(settings: Json | Sequence[str]) -> Table:
     return changes
 
 
-def _set(table: Table, dotted: str, value: Any) -> None:
+def _set(table: JsonDict, dotted: str, value: Any) -> None:
     """Sets a value in a table, or unsets it if it is None; sections that are missing are made."""
     *sections, last = dotted.split(".")
     section: Any = table
@@ -94,7 +94,7 @@ def _set(table: Table, dotted: str, value: Any) -> None:
             entries = cast(list[Any], section)
             section = entries[_place(entries, part, dotted)]
         else:
-            section = cast(Table, section).setdefault(part, {})
+            section = cast(JsonDict, section).setdefault(part, {})
         if not isinstance(section, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
     key: Any = _place(cast(list[Any], section), last, dotted) if isinstance(section, list) else last
@@ -121,7 +121,9 @@ def _value(text: str) -> Any:
         return text
 
 
-def raw_recipe(environment: str | EnvironmentSpec | None, path: Path | None, reads: Reads) -> tuple[Table, str, bool]:
+def raw_recipe(
+    environment: str | EnvironmentSpec | None, path: Path | None, reads: Reads
+) -> tuple[JsonDict, str, bool]:
     """The raw recipe, where it came from, and whether ``path`` is the bare name of one that comes with Gradus, and no file."""
     if path is not None and path.is_file():
         return beside(read_toml(path), path.parent), str(path), False
@@ -139,13 +141,13 @@ def raw_recipe(environment: str | EnvironmentSpec | None, path: Path | None, rea
     return recipe_of(name, spec, reads), f"the {kind} {name}", False
 
 
-def recipe_of(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> Table:
+def recipe_of(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> JsonDict:
     """The raw recipe of an environment: its own, or settings to begin with."""
     table = starter(environment, spec, reads) if spec.recipe is None else within_conditions(own_table(spec), spec)
     return with_room_for_rows(table, spec)
 
 
-def own_table(spec: EnvironmentSpec) -> Table:
+def own_table(spec: EnvironmentSpec) -> JsonDict:
     """Returns the recipe that an environment brings, as its file has it; empty if it brings none."""
     return {} if spec.recipe is None else _shipped_table(spec.recipe)
 
@@ -163,6 +165,6 @@ def _recipe_files() -> dict[str, Traversable]:
     return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
 
 
-def _shipped_table(file_name: str) -> Table:
+def _shipped_table(file_name: str) -> JsonDict:
     """A recipe that comes with Gradus or an installed package."""
     return tomllib.loads(_recipe_files()[file_name.removesuffix(".toml")].read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from gradus.auditing.plans.offered import offered_answers
 from gradus.auditing.plans.panel import blind_answers
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.runs.progress import progress_bar
 from gradus.sandbox.processes import start_child
 
@@ -51,7 +51,7 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     if audit_points(document):  # none if no true reward is known, or if answers alone were asked
         written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
         figure = written[-1].read_text(encoding="utf-8")
-    turns: list[Table] = []
+    turns: list[JsonDict] = []
     if result.hack is not None:
         written.append(folder / "hack.jsonl")
         write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gradus.core import Policy
 from gradus.core.files import digest
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.policies.tinker.policy import TokenCounts
@@ -28,7 +28,7 @@ from gradus.training.run.validation import sampling_policy
 GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
 
-Select = Callable[["RunContext"], Table]  # the settings that a stage depends on
+Select = Callable[["RunContext"], JsonDict]  # the settings that a stage depends on
 
 
 class RunContext:
@@ -105,7 +105,7 @@ def _as_seen_from(folder: Path, model: str | None) -> str | None:
 def section_of(*names: str) -> Select:
     """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
 
-    def select(run: RunContext) -> Table:
+    def select(run: RunContext) -> JsonDict:
         """The sections as JSON; how a teacher is called changes no episode."""
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
         return {name: dumped[name] for name in ("environment", "seed", *names)}

@@ -22,7 +22,7 @@ from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
 from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.evidence.evaluation import compare_seeds
 from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
@@ -176,7 +176,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     )
 
 
-def _do_shared(run: RunContext, cost: Table) -> None:
+def _do_shared(run: RunContext, cost: JsonDict) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
     names: list[str] = []
     for name in run.job.policies():
@@ -219,7 +219,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     write_json(run.folder / "results.json", document)
 
 
-def _costs(run: RunContext, members: Sequence[Path]) -> list[Table]:
+def _costs(run: RunContext, members: Sequence[Path]) -> list[JsonDict]:
     """The costs of what was done once, then of each stage, added up over the seeds."""
     once = [{**row, "stage": "eval, once"} if row["stage"] == "eval" else row for row in run.ledger.costs()]
     rows: dict[str, list[Json]] = {}

@@ -16,7 +16,7 @@ from rich.text import Text
 from gradus.auditing.result import MARKS, STYLES
 from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
 from gradus.core.files import write_json
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.evidence.evaluation import Evaluation
 from gradus.evidence.reports import prepare_report
 from gradus.policies.local.folders import find_model
@@ -52,10 +52,10 @@ from gradus.training.tinker.weights import ServedTraining, measure_server
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
-Stage = tuple[Callable[[RunContext, Table], None], Select]  # what it does, filling in its cost; its settings
+Stage = tuple[Callable[[RunContext, JsonDict], None], Select]  # what it does, filling in its cost; its settings
 
 
-def _do_model(run: RunContext, cost: Table) -> None:
+def _do_model(run: RunContext, cost: JsonDict) -> None:
     """Make the nano model, unless a model was given."""
     if (address := run.job.address()) is not None:
         name = address.base()  # a name that the server does not have is not asked of the Hub
@@ -74,7 +74,7 @@ def _do_model(run: RunContext, cost: Table) -> None:
         barrier()
 
 
-def _do_audit(run: RunContext, cost: Table) -> None:
+def _do_audit(run: RunContext, cost: JsonDict) -> None:
     """Audit the grader that training will use."""
     if not run.recipe.audit.enabled:
         run.console.print(
@@ -101,7 +101,7 @@ def _do_audit(run: RunContext, cost: Table) -> None:
         )
 
 
-def _do_teach(run: RunContext, cost: Table) -> None:
+def _do_teach(run: RunContext, cost: JsonDict) -> None:
     """Store the teacher's episodes of the training tasks."""
     section = run.recipe.teach
     name = teacher_name(run.spec, section.policy)
@@ -126,7 +126,7 @@ def _do_teach(run: RunContext, cost: Table) -> None:
     cost.update(summary.as_costs())
 
 
-def _do_eval(run: RunContext, cost: Table) -> None:
+def _do_eval(run: RunContext, cost: JsonDict) -> None:
     """Evaluate the run's policies, and store figures, episodes and what the report shows."""
     names = run.job.policies()
     # Of several seeds, policies that no seed changes were rolled out once before.
@@ -157,7 +157,7 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
     config, spec = run.recipe.grpo, run.spec
     groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
     cpu = f"{platform.machine()}, {os.cpu_count()} cores"
-    facts: Table = {
+    facts: JsonDict = {
         "model": run.recipe.model.path or "nano",
         "seed": run.recipe.seed,
         "date": datetime.now(UTC).date().isoformat(),

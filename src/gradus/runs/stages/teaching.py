@@ -14,7 +14,7 @@ from pathlib import Path
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
 from gradus.core.printing import go_around
 from gradus.core.records import FAULTS
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
@@ -76,7 +76,7 @@ class TeachSummary:
                 self.completion_tokens += usage.completion_tokens
                 self.costs.append(usage.cost)
 
-    def as_costs(self) -> Table:
+    def as_costs(self) -> JsonDict:
         """Returns what ``costs.json`` stores of the stage."""
         return {name: getattr(self, name) for name in _COSTS}
 

@@ -16,7 +16,7 @@ from gradus.core.files import write_folder
 from gradus.core.metrics import read_metrics
 from gradus.core.naming import import_object
 from gradus.core.printing import go_around
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.evidence.health import Monitor
 from gradus.evidence.stage_files import changed_since
 from gradus.policies.local.export import write_merged
@@ -67,7 +67,7 @@ def _tracked(run: RunContext, folder: Path, config: BaseModel) -> Generator[RunO
         yield RunOptions(on_record=observe, stop=run.ledger.must_stop)
 
 
-def do_sft(run: RunContext, cost: Table) -> None:
+def do_sft(run: RunContext, cost: JsonDict) -> None:
     """SFT on the teacher's episodes, or on the files in their place."""
     folder = run.folder / "sft"
     config = run.recipe.sft.model_copy(update={"seed": run.recipe.seed})
@@ -81,7 +81,7 @@ def do_sft(run: RunContext, cost: Table) -> None:
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
-def do_distill(run: RunContext, cost: Table) -> None:
+def do_distill(run: RunContext, cost: JsonDict) -> None:
     """Distillation of the recipe's teacher."""
     recipe, spec, folder = run.recipe, run.spec, run.folder / "distill"
     config = (recipe.distill or DistillTable()).over(recipe.sft).model_copy(update={"seed": recipe.seed})
@@ -105,7 +105,7 @@ def do_distill(run: RunContext, cost: Table) -> None:
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
-def do_grpo(run: RunContext, cost: Table) -> None:
+def do_grpo(run: RunContext, cost: JsonDict) -> None:
     """GRPO in this process, with a server that samples, or on a server that trains."""
     job, spec, folder = run.job, run.spec, run.folder / "grpo"
     config = run.recipe.grpo.model_copy(update={"seed": run.recipe.seed})
@@ -180,7 +180,7 @@ def _find_teacher(
     if name.startswith(("http://", "https://")):
         return ServedTeacher(name, student, sampling)
     if (folder := find_model(name)) is not None:
-        place: Table = {}
+        place: JsonDict = {}
         if isinstance(student, LoadedModel):
             place = {"device": student.device, "dtype": student.dtype}
         return ModelTeacher(load_model(folder, **place), spec, student, sampling)

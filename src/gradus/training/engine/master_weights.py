@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.training.distributed.processes import gather_if_sharded, shard_like
 
 
@@ -54,13 +54,13 @@ class MasterWeights(torch.optim.Optimizer):
         for name, parameter in self._parameters.items():
             parameter.copy_(self._masters[name])
 
-    def state_dict(self) -> Table:
+    def state_dict(self) -> JsonDict:
         """The inner optimizer's state and the masters, as full tensors."""
         masters = {name: gather_if_sharded(value.detach()) for name, value in self._masters.items()}
         return {"inner": self._inner.state_dict(), "masters": masters}
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: Table) -> None:
+    def load_state_dict(self, state_dict: JsonDict) -> None:
         """Put both back as they were, and the model's weights with them."""
         self._inner.load_state_dict(state_dict["inner"])
         self.param_groups = self._inner.param_groups

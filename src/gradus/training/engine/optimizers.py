@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.cpu.support import lacks_bfloat16
 from gradus.policies.local.loading import require_bitsandbytes
 from gradus.training.distributed.processes import full_tensor, gather_if_sharded, shard_like
@@ -70,11 +70,11 @@ def _adamw_8bit(parameters: Parameters, config: OptimizerConfig) -> torch.optim.
     return optimizers.AdamW8bit(_groups(parameters, config), lr=config.lr, betas=config.betas)
 
 
-def _groups(parameters: Parameters, config: OptimizerConfig) -> list[Table]:
+def _groups(parameters: Parameters, config: OptimizerConfig) -> list[JsonDict]:
     """Matrices, which decay, and vectors, which do not."""
     matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
     vectors = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
-    groups: list[Table] = []
+    groups: list[JsonDict] = []
     if matrices:
         groups.append({"params": matrices, "weight_decay": config.weight_decay})
     if vectors:
@@ -85,11 +85,11 @@ def _groups(parameters: Parameters, config: OptimizerConfig) -> list[Table]:
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Let ``state_dict`` give full tensors where processes hold shards of them, and ``load_state_dict`` take them back."""
 
-    def shard_state(optimizer: torch.optim.Optimizer, stored: Table) -> Table:
+    def shard_state(optimizer: torch.optim.Optimizer, stored: JsonDict) -> JsonDict:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return _changed(stored, lambda value, index: shard_like(value, parameters[index]))
 
-    def gather_state(optimizer: torch.optim.Optimizer, stored: Table) -> Table:
+    def gather_state(optimizer: torch.optim.Optimizer, stored: JsonDict) -> JsonDict:
         return _changed(stored, lambda value, index: gather_if_sharded(value))
 
     optimizer.register_load_state_dict_pre_hook(shard_state)
@@ -97,7 +97,7 @@ def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _changed(stored: Table, change: Callable[[Tensor, int], Tensor]) -> Table:
+def _changed(stored: JsonDict, change: Callable[[Tensor, int], Tensor]) -> JsonDict:
     """An optimizer's state dict with each tensor changed; ``change`` gets the number of its parameter too."""
     state: dict[int, dict[str, Tensor]] = {}
     for index, moments in stored["state"].items():
@@ -190,11 +190,11 @@ class _Muon(torch.optim.Optimizer):
         for part in self._parts:
             part.step()
 
-    def state_dict(self) -> Table:
+    def state_dict(self) -> JsonDict:
         """The states of both, in order."""
         return {"parts": [part.state_dict() for part in self._parts]}
 
-    def load_state_dict(self, state_dict: Table) -> None:
+    def load_state_dict(self, state_dict: JsonDict) -> None:
         """Put both back as they were."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)

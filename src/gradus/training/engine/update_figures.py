@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradus.algorithms import combine_metrics
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
@@ -47,14 +47,14 @@ def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
     return value if name.endswith("_max") else value * share
 
 
-def pass_figures(updates: Sequence[UpdateSums]) -> Table:
+def pass_figures(updates: Sequence[UpdateSums]) -> JsonDict:
     """Means over the updates of a pass. All denominators are those of the whole update, so microbatches have added up.
 
     A figure is None if a loss of one's own does not measure it. ``loss_metrics``: what such a loss measures besides, if anything.
     """
     measured = [combine_metrics(update.metrics) for update in updates]
     ratios = [metrics["ratio_max"] for metrics in measured if "ratio_max" in metrics]
-    figures: Table = {
+    figures: JsonDict = {
         "loss": _mean([update.loss for update in updates]),
         "kl": _mean([_kl(update, metrics) for update, metrics in zip(updates, measured, strict=True)]),
         "entropy": _mean([_entropy(update) for update in updates]),
@@ -181,7 +181,7 @@ def check_logp_diff(measured: LogpDiff | None, limits: LogpDiff) -> None:
     )
 
 
-def logp_diff_figures(measured: LogpDiff | None, limits: LogpDiff) -> Table:
+def logp_diff_figures(measured: LogpDiff | None, limits: LogpDiff) -> JsonDict:
     """Returns what a step's record says of them; a figure without a limit has None for it."""
     allowed = {name: limit if math.isfinite(limit) else None for name, limit in asdict(limits).items()}
     return {

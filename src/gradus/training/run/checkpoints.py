@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
 from gradus.core.frozen import frozen_record
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.export import generation_config, write_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.settings import free_sampling
@@ -40,10 +40,10 @@ class Checkpoint:
 
     step: int
     offset: int
-    state: Json = field(default_factory=Table)
+    state: Json = field(default_factory=JsonDict)
 
 
-def loop_values(state: object) -> Table:
+def loop_values(state: object) -> JsonDict:
     """Returns the JSON values of a loop's state, without its step."""
     return {name: value for name, value in vars(state).items() if name != "step"}
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import write_text
 from gradus.core.metrics import read_records
-from gradus.core.values import Json, Table
+from gradus.core.values import Json, JsonDict
 from gradus.policies.local.folders import model_kind
 from gradus.sandbox.locks import FolderLock
 
@@ -121,7 +121,7 @@ class RunFolder:
         if self.metrics.exists():
             os.truncate(self.metrics, offset)
 
-    def records(self) -> list[Table]:
+    def records(self) -> list[JsonDict]:
         """All metrics so far. Raises StorageError if a line is damaged."""
         if not self.metrics.exists():
             return []

@@ -13,7 +13,7 @@ import torch
 from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, Reward, StopReason
 from gradus.core.metrics import StepRecord
-from gradus.core.values import Table
+from gradus.core.values import JsonDict
 from gradus.stats import mean_of
 from gradus.training.engine.update import UpdateResult
 
@@ -24,7 +24,7 @@ Groups = Sequence[Group]
 Episodes = Sequence[Episode]
 
 
-def episode_metrics(groups: Groups) -> Table:
+def episode_metrics(groups: Groups) -> JsonDict:
     """The part of a step's record that depends on its episodes alone. Undefined figures are None."""
     episodes = [episode for group in groups for episode in group.episodes]
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
@@ -93,7 +93,7 @@ def step_record(
     return cast(StepRecord, record)
 
 
-def _ungraded(completed: Episodes, episodes: int) -> Table:
+def _ungraded(completed: Episodes, episodes: int) -> JsonDict:
     """The share of episodes that have no reward, and why the first of them has none."""
     ungraded = [episode.reward for episode in completed if episode.reward_value is None]
     if not ungraded:
