@@ -114,7 +114,7 @@ def bohrin(subject: TextSubject, free: bool) -> Said:
 
     taken: list[str] = []
     for task in subject.tasks[:_SAMPLE]:
-        right = subject.judge(task, task.before + task.gold + task.after) or 0.0
+        right = subject.judge(task, f"{task.before}{task.gold or ''}{task.after}") or 0.0
         for candidate in battery(Task(id=task.key, prompt=task.prompt, reference=task.gold)).grounded:
             text = getattr(candidate.payload, "text", None)
             if text is not None and right > 0 and (subject.judge(task, text) or 0.0) >= right:
