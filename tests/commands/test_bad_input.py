@@ -173,7 +173,7 @@ def test_a_file_in_the_current_folder_is_imported_only_if_it_is_named(tmp_path: 
 
 
 OWN = {
-    "boom.py": ("raise ValueError('boom')\n", "boom.py cannot be imported for environment: ValueError: boom (boom.py, line 1); mend it there"),
+    "boom.py": ("raise ValueError('boom')\n", "boom.py cannot be imported for environment: ValueError: boom (boom.py, line 1); fix it there"),
     "exits.py": ("import sys\n\nsys.exit(7)\n", "SystemExit: 7 (exits.py, line 3)"),
     "needs.py": ("import a_package_that_is_not_there\n", "ModuleNotFoundError: No module named 'a_package_that_is_not_there' (needs.py, line 1)"),
 }  # fmt: skip

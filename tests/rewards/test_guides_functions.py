@@ -93,7 +93,7 @@ def test_a_guides_function_scores_typed_and_stored_completions(name: str, value:
 def test_a_guides_function_is_audited_on_rows_of_text(function: Callable[..., Any]) -> None:
     audit = gradus.audit(function, ROWS, episodes=8, budget=60)
     (grading,) = [check for check in audit.to_json()["checks"] if check["name"] == "grading"]
-    assert grading["status"] == "pass"
+    assert grading["status"] == "pass", grading["evidence"]
 
 
 def test_guides_functions_train_from_python_and_from_a_recipe(tmp_path: Path) -> None:

@@ -188,6 +188,10 @@ class Rewards:
         """True if one of the functions asks a server."""
         return any(getattr(function, "remote", False) for function in self.functions.values())
 
+    def reads_messages(self, name: str) -> bool:
+        """True if a function gets chat messages: all do, or it has shown that it was written for them."""
+        return self._forms.get(name, self.messages)
+
     def __call__(self, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """Score completions, in order."""
         if not completions:
@@ -276,7 +280,7 @@ class Rewards:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
-        words = _MISTAKEN[self._forms.get(name, self.messages)]
+        words = _MISTAKEN[self.reads_messages(name)]
         mistaken = isinstance(error, TypeError | AttributeError) and any(word in str(error) for word in words)
         return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}", mistaken=mistaken)
 

@@ -275,14 +275,20 @@ def test_dead_groups_of_solved_tasks_do_not_stop():
     def solved(record, i):
         return {"zero_variance_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}
 
-    def solved_from_the_start(record, i):
-        return {"zero_variance_groups": 1.0, "reward_mean": 1.0, "reward_std": 0.0, "reward_total_std": 0.0}
+    diagnoses = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
+    assert diagnoses.severity == "warn"
+    assert "solved" in diagnoses.evidence
 
-    always = [{**record, **solved_from_the_start(record, 0)} for record in healthy(0)]
-    for records in (spoiled(0, solved), always):
-        diagnoses = next(each for each in diagnose(records) if each.rule == "zero-variance groups")
-        assert diagnoses.severity == "warn"
-        assert "solved" in diagnoses.evidence
+
+def test_a_reward_that_is_the_same_from_the_start_may_be_broken_or_earned_in_full():
+    figures = {"zero_variance_groups": 1.0, "reward_mean": 1.0, "reward_std": 0.0, "reward_total_std": 0.0}
+    diagnoses = next(
+        each
+        for each in diagnose([{**record, **figures} for record in healthy(0)])
+        if each.rule == "zero-variance groups"
+    )
+    assert diagnoses.severity == "stop"
+    assert "every answer earned 1.000" in diagnoses.evidence
 
 
 def test_a_stage_is_held_to_its_own_beginning():

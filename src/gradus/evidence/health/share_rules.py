@@ -90,6 +90,9 @@ def zero_variance_groups(history: History) -> Fired:
     stage = history.last.get("stage")
     if stage is not None and len(history) < _SHORT:
         return "warn", f"{evidence}, in the first {len(history)} of stage {stage}"
+    rewards = set(history.column("reward_mean", _WINDOW).tolist())
+    if len(rewards) == 1 and min(rewards) > 0 and not history.column("reward_total_std", _WINDOW).any():
+        evidence += f"; every answer earned {format_number(min(rewards))}: if that is the most, the tasks are solved"
     return "fail", evidence
 
 
@@ -98,9 +101,6 @@ def _solved(history: History) -> str:
 
     Where adaptive weights are lowered with success the reward falls by that alone, and the true reward tells what was learned.
     """
-    rewards = set(history.column("reward_mean", _WINDOW).tolist())
-    if len(rewards) == 1 and min(rewards) > 0 and not history.column("reward_total_std", _WINDOW).any():
-        return f"; every answer earned {format_number(min(rewards))}: if that is the most, the tasks are solved"
     start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
     first_spread = history.first_mean("reward_total_std", 5)
     spread = history.mean("reward_total_std", _WINDOW)

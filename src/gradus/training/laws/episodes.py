@@ -95,13 +95,16 @@ def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
 def asked_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
     """Each reward function, asked of one answer with the columns of the row itself, gives the component; if one raises there is no reward."""
     rewards = rewards_of(grader)
-    if rewards is None or rewards.remote or rewards.messages or spec.data_set is None or spec.max_turns > 1:
+    if rewards is None or rewards.remote or spec.data_set is None or spec.max_turns > 1:
         raise NotMeasured("reward functions of this process that read the text of one answer")
     for group in groups[: -1 - _GRADED : -1]:
         episodes = [each for each in group.episodes if each.reward and each.stop not in FAULTS and len(each.turns) == 1]
         rows = [_row_and_answer(spec, episode) for episode in episodes]
         raises = [""] * len(rows)
-        for name, function in rewards.functions.items():
+        functions = {name: function for name, function in rewards.functions.items() if not rewards.reads_messages(name)}
+        if not functions:
+            raise NotMeasured("reward functions that read the text of one answer")
+        for name, function in functions.items():
             alone = [_asked(function, [row]) for row in rows]
             together = _asked(function, rows) if rows else []
             if isinstance(together, list) and [[value] for value in together] != alone:
