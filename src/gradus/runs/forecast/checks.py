@@ -76,7 +76,7 @@ def require_names(job: Job) -> None:
 
 
 def setting_warnings(job: Job) -> list[Finding]:
-    """Returns what the settings of a run will disappoint in, which it says before anything is spent; nothing for a quick run, which proves nothing."""
+    """Returns the warnings about settings that a run prints before anything is spent; none for a quick run, which proves nothing."""
     if job.recipe.quick:
         return []
     return [finding for finding in settings(Subject(job, Path(), Circumstances())) if finding.status == "warn"]

@@ -111,7 +111,7 @@ def server(subject: Subject) -> list[Finding]:
 
     address = subject.job.address()
     assert address is not None  # CHECKS asks it with a server alone
-    _ = address.service().sdk
+    _ = address.service().sdk  # without its package nothing can be asked; it raises
     if not subject.online:
         return [not_checked(f"the server {address.url} was not asked", "give --online")]
     name = address.base()

@@ -48,16 +48,16 @@ def run_arms(
     places = {arm: folder / f"arm-{arm}" for arm in jobs}
     console = Terminal(quiet=quiet(), highlight=False)
     share = seconds_of(time) / len(jobs) if time else None
-    same: dict[str, Any] = {}  # what the first arm fits to the time and all are compared on
+    shared: dict[str, Any] = {}  # settings that the first arm fits to the time, and all arms have
     for arm, arm_job in jobs.items():
         console.rule(arm)
         place = places[arm]
         text = None if share is None else f"{share:.0f}s"
-        keys = {*fixed, *same, "teach.enabled"}
+        keys = {*fixed, *shared, "teach.enabled"}
         # A base without a signal is what an arm may show, and no reason to leave the others out.
-        arm_job = arm_job.with_recipe(changed(arm_job.recipe, same))
+        arm_job = arm_job.with_recipe(changed(arm_job.recipe, shared))
         fitted = fitted_job(arm_job, place, time=text, fixed=keys, anyway=True, tell=console.print)
-        same = same or {"eval.episodes": fitted.recipe.eval.episodes}
+        shared = shared or {"eval.episodes": fitted.recipe.eval.episodes}
         stages = ("audit", *ARMS[arm], "eval")
         run_stages(_filled(fitted, place, share), place, only=stages, redo=redo, anyway=anyway)
         keep_evaluated(place)
