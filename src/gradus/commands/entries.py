@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from gradus.commands.output import CommandCall, Shown, show
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 After = Callable[[Any, CommandCall], int | None]

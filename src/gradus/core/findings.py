@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 Status = Literal["pass", "note", "open", "warn", "fail"]
 

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from gradus.core.errors import OutOfTime
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 
 T = TypeVar("T")

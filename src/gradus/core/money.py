@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gradus.core.errors import GradusError
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 BROKE = "US dollars is used up"  # ends the error of a request for which there was no money left
 

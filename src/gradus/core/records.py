@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import fsum
 from typing import Any
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 LARGEST_REWARD = 1e100  # squares of larger ones add up to infinity, and every advantage would be 0
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import httpx  # which openai 2.54 is made of, the release that verifiers needs
 import httpx2  # which openai 3.51 is made of
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 LARGEST = 16 << 20  # bytes of one reply
 _MOST_TOKENS = 1 << 40  # of one reply; a server that says more cannot be believed

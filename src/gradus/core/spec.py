@@ -13,7 +13,7 @@ from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
 from gradus.core.foreign import STEP_SECONDS, batch_seconds, within
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
 from gradus.core.values import Json, JsonDict, number_of

@@ -18,7 +18,7 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, Costs, Results, read_document
 from gradus.core.errors import first_line
 from gradus.core.files import read_text
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
 from gradus.policies.local.model_card import CardContents, Question, model_card, plain_prompt, renamed_card

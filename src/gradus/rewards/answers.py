@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from gradus.core.calls import without_thoughts
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.sandbox.worker import Worker, WorkerLimit
 
 _CHARACTERS = str.maketrans({

@@ -22,7 +22,7 @@ from typing import Any, cast
 from gradus.core import ConfigError
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.records import LARGEST_REWARD
 from gradus.core.values import Json, JsonDict, number_of
 from gradus.core.waiting import settled

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, GradingError
 from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.money import Account, OutOfMoney, Price
 from gradus.core.servers import ChatOptions
 from gradus.rewards.compose import completion_text

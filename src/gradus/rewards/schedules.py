@@ -12,7 +12,7 @@ from dataclasses import field
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, Grader
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.rewards.compose import Weights
 from gradus.rewards.grading import reweigh, tell_steps_taken

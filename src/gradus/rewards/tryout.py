@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import BUILT_IN

@@ -22,7 +22,7 @@ from gradus.core import (
     Session,
     Task,
 )
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.rollouts.grading import grade_episodes, lowest_reward
 from gradus.rollouts.stepping import Stepper
 from gradus.rollouts.under_way import UnderWay, make_environment, unequal_starts

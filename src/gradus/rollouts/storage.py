@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from gradus.core import Episode, StorageError
 from gradus.core.documents import checked, first_problem
 from gradus.core.files import as_bytes, pack, read_lines, write_lines
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict, plain
 
 

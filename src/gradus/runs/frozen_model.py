@@ -26,7 +26,7 @@ from gradus.core import (
     without_thoughts,
 )
 from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.money import Price
 from gradus.environments.verifiable.from_rows import one_turn
 from gradus.runs.policies import make_policy

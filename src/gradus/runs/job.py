@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.spec import Vocabulary
 from gradus.core.values import JsonDict
 from gradus.environments.verifiable.from_rows import with_own_rewards

@@ -19,7 +19,7 @@ from typing import Any
 from gradus.core import ConfigError, StorageError
 from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
 from gradus.core.files import digest, write_json
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict, is_table
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe

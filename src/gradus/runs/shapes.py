@@ -10,7 +10,7 @@ import psutil
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import context_length
 from gradus.training.engine.forward import finishes_logits

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradus.core import EnvironmentSpec, Grader, Group
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.metrics import StepRecord
 from gradus.core.printing import go_around
 from gradus.core.values import Json, JsonDict

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradus.core import child_rng, child_seed
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.metrics import SftRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample, ints

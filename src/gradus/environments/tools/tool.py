@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.environments.tools.schema import function_schema
 from gradus.sandbox.command import run_python

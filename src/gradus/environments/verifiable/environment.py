@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, plain
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer

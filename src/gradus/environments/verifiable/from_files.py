@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from gradus.core import ConfigError, EnvironmentSpec, StorageError
 from gradus.core.files import read_json_lines, read_text, similar_file
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items

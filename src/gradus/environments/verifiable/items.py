@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.rewards.answers import gold_answer
 

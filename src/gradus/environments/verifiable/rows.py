@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeGuard, cast
 
 from gradus.core import ConfigError
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.printing import quiet
 from gradus.core.values import Json, JsonDict, check_unicode, plain
 from gradus.environments.verifiable.items import Item

@@ -25,7 +25,7 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.environments.options import known_options
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked

@@ -10,7 +10,7 @@ from math import inf
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, ByCondition, Looks, Results
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.evidence.evaluation.records import Method, Pairing, Runs, condition_record
 from gradus.evidence.evaluation.summary import REWARD, Figures, figures_of, require_same_tasks

@@ -16,7 +16,7 @@ from gradus.core.documents import (
     PairFigures,
     PolicyFigures,
 )
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, mean, rounded
 from gradus.stats import (

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import TokenCosts, check_metrics
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.records import FAULTS
 from gradus.core.values import JsonDict

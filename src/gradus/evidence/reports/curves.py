@@ -8,7 +8,7 @@ from math import fsum, isfinite
 from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.evidence.reports.score_tables import is_own
 

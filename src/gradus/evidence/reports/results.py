@@ -14,7 +14,7 @@ from gradus.core.documents import (
     differences_of,
     means_of,
 )
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.stats import Decision
 
 _FIRST = ("reward", "true_reward", "pass@", "play")  # beginnings of names, shown first in this order

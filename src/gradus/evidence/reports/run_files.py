@@ -22,7 +22,7 @@ from gradus.core.documents import (
     read_document,
 )
 from gradus.core.files import read_text
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.metrics import read_records
 from gradus.core.values import JsonDict
 

@@ -13,7 +13,7 @@ from gradus.core.documents import (
     differences_of,
     means_of,
 )
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.evidence.reports.results import (
     ConditionScores,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.core.documents import PairedMean, Results
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.evidence.reports.results import ConditionScores, Figure, headline_condition, main_scores, measures_of
 from gradus.evidence.reports.score_tables import (
     Cell,

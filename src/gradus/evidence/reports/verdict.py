@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from gradus.core.documents import Results
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.evidence.reports.results import (
     BEFORE,
     ConditionScores,

@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 
 from gradus.core import Asked, EnvironmentFault, Message
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.servers import LOOPBACK
 from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import listen, server_config, url

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Observation, Stepping, Task
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.servers import is_loopback
 from gradus.core.values import Json, JsonDict

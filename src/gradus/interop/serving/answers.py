@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gradus.core import Message, ToolCall, Usage
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.requests import ChatRequest
 

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.servers import LOOPBACK
 from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import serve_until_stopped, server_config

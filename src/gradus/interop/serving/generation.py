@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gradus.core import ContextLengthError, PolicyError, child_seed
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.decoding import Answer, Prompt
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.policy import LocalPolicy

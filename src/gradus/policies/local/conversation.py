@@ -26,7 +26,7 @@ from gradus.core import (
     Usage,
 )
 from gradus.core.calls import write_calls
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.text_ids import TokenIds
 from gradus.policies.local.tool_renderer import Messages, ToolRenderer

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder

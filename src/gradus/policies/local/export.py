@@ -18,7 +18,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from gradus.core import ConfigError, PolicyError
 from gradus.core.documents import Results, read_document
 from gradus.core.files import replaceable, write_folder
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.gguf import copy_source, source_facts

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.policies.local.cpu.tiled_attention import attend_once, attend_tiles, takes_tiles
 from gradus.policies.local.llama_forward import causal_model

@@ -15,7 +15,7 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.policies.local.chat_template import ToolCalls
 from gradus.policies.local.cpu.float32_linear import use_faster_products

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import ModelCard, ModelCardData
 
 from gradus.core.documents import AuditRecord, ConditionResults, Costs, Results, means_of
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.stats import format_interval, format_money
 from gradus.version import __version__

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from gradus.core import Action, Asked, ConfigError, EpisodeStart, Observation, PolicyError, Request
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.decoding import Answer, Decoder, Prompt, common_prefix
 from gradus.policies.local.general_decoding import GeneralDecoder

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gradus.core import ConfigError, Usage
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.money import Account, Price
 from gradus.core.replies import read_reply, tokens_used
 from gradus.core.values import JsonDict

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gradus.core import EnvironmentSpec, Episode, Group
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.rollouts import roll_out

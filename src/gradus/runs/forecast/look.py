@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gradus.core import ConfigError
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict, is_table
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS

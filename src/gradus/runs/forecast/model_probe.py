@@ -15,7 +15,7 @@ import torch
 
 from gradus.core import Action, ConfigError, EpisodeStart, GradusError, Observation, PolicyError, Request, Task
 from gradus.core.errors import first_line
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy

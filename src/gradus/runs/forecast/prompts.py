@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from gradus.core import EnvironmentSpec, Task
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.environments.verifiable.items import TableTasks, example_of, mixed
 from gradus.policies.local.loading import LoadedModel
 from gradus.rollouts import roll_out

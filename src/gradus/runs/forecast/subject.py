@@ -11,7 +11,7 @@ from typing import Any
 from gradus.core import ConfigError, Episode, Grader, GradusError
 from gradus.core.errors import first_line
 from gradus.core.findings import Finding
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy

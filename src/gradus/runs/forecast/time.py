@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from gradus.core import ConfigError
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.runs.forecast.base_probe import BaseProbe

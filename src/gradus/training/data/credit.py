@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradus.algorithms import EpisodeRewards, immediate_advantages
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples, ints
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.training.data.sequences import TrainingSample
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError, Episode, TurnTokens
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 Legal = tuple[tuple[int, ...] | None, ...]
 

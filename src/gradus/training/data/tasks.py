@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradus.core import ConfigError, EnvironmentSpec, Task, child_seed
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 
 if TYPE_CHECKING:  # a teacher's processes need no torch

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.algorithms import entropy as token_entropy
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.cpu.float32_linear import FastLinear
 from gradus.policies.local.llama_forward import causal_model, decode_hidden, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gradus.core import GradusError
 from gradus.core.errors import first_line
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.processes import gather, sum_gradients, world

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, average, kl_terms
 from gradus.core import ConfigError, child_seed
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig

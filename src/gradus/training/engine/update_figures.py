@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms import combine_metrics
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.cpu.float32_linear import product
 from gradus.policies.local.sampling import SamplingConfig
 

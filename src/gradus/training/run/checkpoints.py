@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.policies.local.export import generation_config, write_model
 from gradus.policies.local.loading import LoadedModel

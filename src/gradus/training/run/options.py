@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gradus.core import Grader, Policy
-from gradus.core.frozen import frozen_record
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import RewardSchedule
