@@ -1,6 +1,6 @@
 """Faults of one wrong line each, put into a copy of the library: which of them a short run names, notices, or says nothing of.
 
-`faults.toml`, `faults_second.toml` and `faults_third.toml` were written from the training code alone and are not changed; what names a fault (`place`) is frozen with it. Each fault runs its
+`faults.toml` and its three followers (`faults_second.toml` to `faults_fourth.toml`) were written from the training code alone and are not changed; what names a fault (`place`) is frozen with it. Each fault runs its
 recipes (`recipes.py`) with the copy. A finding counts if a sound run of the same recipe has no finding of that rule. *named*: one leads to the place;
 *noticed*: there is one; *silent*: there is none; *excluded*: all weights (or files, for faults of storing) are those of the sound run; *gone*: the library no
 longer has its line.
@@ -31,6 +31,7 @@ SETS = {
     "first": ("faults.toml", "rows.json"),
     "second": ("faults_second.toml", "rows_second.json"),
     "third": ("faults_third.toml", "rows_third.json"),
+    "fourth": ("faults_fourth.toml", "rows_fourth.json"),
 }  # faults, and what is measured
 Outcome = dict[str, Any]
 
