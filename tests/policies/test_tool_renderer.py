@@ -168,11 +168,14 @@ def test_results_and_arguments_cannot_forge_a_frame(family: str):
         (MARKED, "cannot be read back"),
     ],
 )
-def test_what_a_template_cannot_do_is_refused_with_the_way_out(template: str, said: str):
+def test_a_template_that_cannot_write_calls_has_them_in_lines_of_json(template: str, said: str):
     tokenizer = tokenizer_of(template)
     with pytest.raises(ConfigError, match=rf'{said}.*model.tool_calls = "json"'):
-        ChatRenderer(tokenizer).for_tools(TOOLS)
+        ChatRenderer(tokenizer, tool_calls="template").for_tools(TOOLS)
     plain = ChatRenderer(tokenizer, tool_calls="json").for_tools(TOOLS)
+    with pytest.warns(UserWarning, match=f"{said}.*lines of JSON"):
+        fallback = ChatRenderer(tokenizer).for_tools(TOOLS)
+    assert fallback.first("be brief", "hello") == plain.first("be brief", "hello")
     assert json.dumps(TOOLS[0]["function"]) in tokenizer.decode(plain.first("be brief", "hello"))
     text = write_calls([call(1, count=1, text="a")])
     assert plain.decode(plain.encode_answer(text)).strip() == text

@@ -53,8 +53,8 @@ class ChatTemplate:
         template_options: passed to the template (``{"enable_thinking": False}``).
         date: the day, as year-month-day, for a template that asks for today's date.
         tool_calls: how calls of tools are written: ``template`` as the chat template has it; ``json`` as lines of JSON, with the
-            schemas behind the system prompt; ``auto`` is ``template``, and JSON without schemas if there is no chat template
-            or it is a nano model's.
+            schemas behind the system prompt; ``auto`` is ``template`` if it can write calls that are read back, else ``json``
+            (without schemas for a nano model and where there is no template).
 
     A template without a system role, or one that moves the system prompt as the conversation grows, gets the system prompt in
     front of the first observation, an empty line between. Thoughts are ``<think>`` blocks in texts, however the template writes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
@@ -10,7 +11,7 @@ from gradus.core import Message
 from gradus.core.values import Json
 from gradus.policies.local.chat_template import CACHED, ChatTemplate
 from gradus.policies.local.text_ids import TokenIds
-from gradus.policies.local.tool_renderer import Messages, ToolRenderer, Tools
+from gradus.policies.local.tool_renderer import Messages, ToolRenderer, Tools, UnreadableToolsError
 from gradus.policies.nano.model import NANO_TEMPLATE
 
 
@@ -25,7 +26,7 @@ class ChatRenderer(ChatTemplate):
     def for_tools(self, tools: Tools, messages: Messages = ()) -> ChatRenderer | ToolRenderer:
         """The renderer of an episode with these tools; itself if there are none, and no calls in the messages either.
 
-        Raises ConfigError for what the template cannot do.
+        A template that knows no tools has its calls in lines of JSON. Raises ConfigError for one that rewrites earlier calls.
         """
         has_calls = any(message.calls or message.role == "tool" for message in messages)
         return self._with_tools(tools) if tools or has_calls else self
@@ -38,7 +39,14 @@ class ChatRenderer(ChatTemplate):
         untaught = self.plain or self.tokenizer.chat_template == NANO_TEMPLATE
         as_json = self.tool_calls == "json"
         plain = as_json or (self.tool_calls == "auto" and untaught)
-        return ToolRenderer(self, json.loads(tools), plain=plain, listed=as_json)
+        try:
+            return ToolRenderer(self, json.loads(tools), plain=plain, listed=as_json)
+        except UnreadableToolsError as error:
+            if self.tool_calls == "template":
+                raise
+            problem = str(error).partition(";")[0]
+            warnings.warn(f'{problem}: calls are lines of JSON, as with model.tool_calls = "json"', stacklevel=2)
+            return ToolRenderer(self, json.loads(tools), plain=True, listed=True)
 
     def first(self, system_prompt: str, observation: str | Messages) -> TokenIds:
         """Ids of the complete prompt of a training sequence, up to where the model speaks."""

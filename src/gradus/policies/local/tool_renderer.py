@@ -36,6 +36,10 @@ _PROBE_RESULT = Message(role="tool", content=_RESULT, call_id=_PROBE.id, name=_N
 _PROBE_ANSWER = Message(role="assistant", content=_ANSWER)
 
 
+class UnreadableToolsError(ConfigError):
+    """The chat template has no place for tools, or writes calls in a form that cannot be read back."""
+
+
 class ToolRenderer:
     """Renders conversations with ``tools`` (JSON schemas), and reads calls in answers.
 
@@ -43,8 +47,8 @@ class ToolRenderer:
     the schemas behind the system prompt. Text that a template leaves out in front of a call is not part of an encoded answer.
 
     Raises:
-        ConfigError: the template cannot render tools, their calls or their results, writes calls in a form that nobody can read
-            back, or rewrites them as the conversation goes on. The message names the way out.
+        UnreadableToolsError: the template cannot render tools, their calls or their results, or nobody can read its calls back.
+        ConfigError: it rewrites them as the conversation goes on. Both messages name the way out.
     """
 
     def __init__(self, chat: ChatTemplate, tools: Tools, *, plain: bool, listed: bool) -> None:
@@ -204,16 +208,16 @@ class ToolRenderer:
         try:
             text = self.render([_PROBE_USER, _PROBE_CALL, _PROBE_RESULT])
         except (TemplateError, TypeError) as error:
-            raise ConfigError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
+            raise UnreadableToolsError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
         prompt = self._start
         tool = self.tools[0]
         name = tool.get("function", tool)["name"]
         written = {"schemas": name in prompt, "calls": _VALUE in text, "results": _RESULT in text}
         dropped = [part for part, is_written in written.items() if not is_written]
         if dropped:
-            raise ConfigError(f"the chat template leaves out the {' and the '.join(dropped)} of tools; {_WAY_OUT}")
+            raise UnreadableToolsError(f"the chat template leaves out the {' and the '.join(dropped)} of tools; {_WAY_OUT}")
         if not text.startswith(prompt):
-            raise ConfigError(f"the chat template rewrites the prompt behind a call; {_WAY_OUT}")
+            raise UnreadableToolsError(f"the chat template rewrites the prompt behind a call; {_WAY_OUT}")
         rest = text[len(prompt) :]
         # What stands around calls and results belongs to the frame: content may not spell it.
         self.chat.add_frame(rest)
@@ -228,7 +232,7 @@ class ToolRenderer:
                 is_probe = calls == [(_NAME, {_KEY: _VALUE}, None)]
                 if is_probe and not message.content.strip():
                     return form, token[0]
-        raise ConfigError(f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}")
+        raise UnreadableToolsError(f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}")
 
     def _takes_several(self) -> bool:
         """Says whether the template writes two calls of one answer so that both are read back."""
