@@ -19,6 +19,7 @@ from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sft_sequences import text_only, text_sequences
@@ -204,3 +205,13 @@ def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Ep
     assert not (result.best / "model.safetensors").exists()
     tuned = load_model(result.best, device="cpu")
     assert len(text_sequences(tuned, taught[:1])) == 1
+
+
+def test_episodes_that_all_failed_say_why(loaded: LoadedModel) -> None:
+    def absent(seen: Any, script: Any) -> str:
+        return seen.messages[0].content
+
+    spec = lamps()
+    failed = roll_out(spec, FunctionPolicy("absent", absent), [spec.train_task(0)]).episodes
+    with pytest.raises(ConfigError, match="1 failed, as with IndexError: tuple index out of range"):
+        text_sequences(loaded, failed)

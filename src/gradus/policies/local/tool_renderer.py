@@ -208,14 +208,18 @@ class ToolRenderer:
         try:
             text = self.render([_PROBE_USER, _PROBE_CALL, _PROBE_RESULT])
         except (TemplateError, TypeError) as error:
-            raise UnreadableToolsError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
+            raise UnreadableToolsError(
+                f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}"
+            ) from error
         prompt = self._start
         tool = self.tools[0]
         name = tool.get("function", tool)["name"]
         written = {"schemas": name in prompt, "calls": _VALUE in text, "results": _RESULT in text}
         dropped = [part for part, is_written in written.items() if not is_written]
         if dropped:
-            raise UnreadableToolsError(f"the chat template leaves out the {' and the '.join(dropped)} of tools; {_WAY_OUT}")
+            raise UnreadableToolsError(
+                f"the chat template leaves out the {' and the '.join(dropped)} of tools; {_WAY_OUT}"
+            )
         if not text.startswith(prompt):
             raise UnreadableToolsError(f"the chat template rewrites the prompt behind a call; {_WAY_OUT}")
         rest = text[len(prompt) :]
@@ -232,7 +236,9 @@ class ToolRenderer:
                 is_probe = calls == [(_NAME, {_KEY: _VALUE}, None)]
                 if is_probe and not message.content.strip():
                     return form, token[0]
-        raise UnreadableToolsError(f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}")
+        raise UnreadableToolsError(
+            f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}"
+        )
 
     def _takes_several(self) -> bool:
         """Says whether the template writes two calls of one answer so that both are read back."""

@@ -52,7 +52,9 @@ def text_sequences(loaded: LoadedTokenizer, episodes: Sequence[Episode]) -> list
         if episode.stop not in FAULTS:
             samples += _cut(loaded, episode, number)
     if not samples:
-        raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
+        failures = [f"{each.failure.type}: {each.failure.message}" for each in episodes if each.failure]
+        why = f"{len(failures)} failed, as with {failures[0]}" if failures else "they hold no valid answer"
+        raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: {why}")
     for sample in samples:
         if loaded.context is not None and len(sample) > loaded.context:
             raise ContextLengthError(
