@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 
 from gradus import core
 from gradus.commands.entries import command
-from gradus.commands.environments import environment_of, load_environment
+from gradus.commands.environments import environment_of, graded_environment
 from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, require_rewards_used, writes
 from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note
 from gradus.core import ConfigError, EnvironmentSpec
@@ -228,7 +228,7 @@ def audit(
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, functions)
     require_rewards_used(functions, [grader])
-    spec = load_environment(environment, rewards=functions)
+    spec = graded_environment(environment, functions, [grader])
     audited = spec.grader(grader)
     if play:
         settings = AuditSettings(episodes=episodes, seed=seed, unsafe=unsafe, limit=seconds)
@@ -239,7 +239,7 @@ def audit(
         episodes=episodes,
         budget=budget,
         seed=seed,
-        elsewhere=_elsewhere(environment, functions),
+        elsewhere=_elsewhere(environment, functions) if spec.data_set is None else None,
         unsafe=unsafe,
         limit=seconds,
         found=_first_exploit(),

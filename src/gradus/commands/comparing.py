@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast
 from cyclopts import Parameter
 
 from gradus.commands.entries import command
-from gradus.commands.environments import load_environment
+from gradus.commands.environments import graded_environment
 from gradus.commands.options import (
     AT_LEAST_ONE,
     COMMAS,
@@ -156,7 +156,7 @@ def evaluate(
     graders, rewards, pairs = options.get("graders"), options.get("rewards", ()), options.get("pairs")
     graders = as_list(graders) if graders else None
     require_rewards_used(rewards, graders or ())
-    spec = load_environment(env, rewards=rewards)
+    spec = graded_environment(env, rewards, graders or ())
     sampling = {"temperature": options.get("temperature"), "max_new_tokens": options.get("max_new_tokens")}
     evaluated = _policies_of(names, spec, **sampling)
     if pairs:

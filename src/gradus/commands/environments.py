@@ -220,6 +220,15 @@ def _person(console: Any) -> Policy:
     return FunctionPolicy("you", answer)
 
 
+def graded_environment(name: Data, rewards: Sequence[Any], graders: Sequence[str | None]) -> EnvironmentSpec:
+    """Loads an environment as a run trains on it: rows have their default reward if neither reward functions nor a grader are named."""
+    from gradus.runs.recipe.starter import default_rewards
+
+    spec = load_environment(name, rewards=rewards)
+    functions = [] if rewards or any(graders) else default_rewards(spec)
+    return with_rewards(spec, functions) if functions else spec
+
+
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
     from gradus.environments.verifiable.from_rows import with_own_rewards

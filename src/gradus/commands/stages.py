@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 from cyclopts import Parameter
 
 from gradus.commands.entries import command
-from gradus.commands.environments import load_environment
+from gradus.commands.environments import graded_environment
 from gradus.commands.options import (
     WORD,
     WORDS,
@@ -96,7 +96,7 @@ def teach(
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
     require_rewards_used(rewards, [grader])
-    spec = load_environment(environment, rewards=rewards)
+    spec = graded_environment(environment, rewards, [grader])
     name = teacher_name(spec, None if policy is None else os.fspath(policy))
     teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))

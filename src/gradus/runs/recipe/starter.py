@@ -70,31 +70,43 @@ def reads_of(rewards: RewardChoice, grader: str | None) -> Reads:
 
 def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> JsonDict:
     """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
-    table: JsonDict = {"environment": environment, **_settings("nano")}
+    rewards = default_rewards(spec) if reads == "answer" else []
+    table: JsonDict = {"environment": environment, **({"rewards": rewards} if rewards else {}), **_settings("nano")}
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     # GRPO should explore what SFT has not already settled.
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
-    table["lm"] = _for_language_model(spec, reads)
+    table["lm"] = _for_language_model(spec) if rewards else _settings("language_model")
     table["quick"] = _settings("quick")
     if isinstance(spec.data_set, TableTasks):
         del table["quick"]["audit.enabled"]  # an audit of rows takes seconds
     return within_conditions(table, spec)
 
 
-def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> JsonDict:
-    """Settings of a language model. Prompt and answer length follow from reward and rows if the answers are short, and no prompt is theirs."""
-    table = _settings("language_model")
+def default_rewards(spec: EnvironmentSpec) -> list[str]:
+    """The reward of rows for which nobody named one: answers of a few words need no tags. Empty for all else, which has its own grader.
+
+    Long answers and rows with worked solutions are reasoned out, so they keep the tags.
+    """
     tasks = spec.data_set
-    if reads != "answer" or not isinstance(tasks, TableTasks) or tasks.system_prompt != SYSTEM_PROMPT:
-        return table
+    if not isinstance(tasks, TableTasks) or tasks.system_prompt != SYSTEM_PROMPT:
+        return []
     rows = tasks.splits["train"]
-    answers = {gold_answer(item.answer) for item in rows}
-    longest = max(map(len, answers), default=0)
-    # Long answers and rows with worked solutions are reasoned out; a prompt for short ones would cut them.
-    if not longest or longest > _SHORT or any(item.worked or item.system for item in rows):
-        return table
-    labels = _labels(answers, len(rows))
+    reasoned = any(item.worked or item.system for item in rows)
+    return [] if reasoned or not 0 < _longest_answer(rows) <= _SHORT else ["final_answer"]
+
+
+def _longest_answer(rows: Sequence[Item]) -> int:
+    """Letters of the longest reference answer."""
+    return max((len(gold_answer(item.answer)) for item in rows), default=0)
+
+
+def _for_language_model(spec: EnvironmentSpec) -> JsonDict:
+    """Settings of a language model for short answers: the prompt asks for what the reward reads, and the limit is the longest answer's."""
+    table = _settings("language_model")
+    assert isinstance(spec.data_set, TableTasks)
+    rows = spec.data_set.splits["train"]
+    labels = _labels({gold_answer(item.answer) for item in rows}, len(rows))
     if labels:
         table = _settings("labels")
         table["teach"]["episodes"] = min(_TAUGHT_ROWS, len(rows))
@@ -102,7 +114,7 @@ def _for_language_model(spec: EnvironmentSpec, reads: Reads) -> JsonDict:
     else:
         table |= _settings("short")
     # Two letters a token is few, so no reference answer is cut.
-    table["grpo"]["sampling"] = {"max_new_tokens": _rounded(longest // 2 + 2)}
+    table["grpo"]["sampling"] = {"max_new_tokens": _rounded(_longest_answer(rows) // 2 + 2)}
     return table
 
 
