@@ -168,3 +168,27 @@ def _written(folder: Path) -> tuple[str, int]:
     count = len(list(folder.iterdir()))
     (folder / str(count)).touch()
     return str(folder), count + 1
+
+
+def test_a_confined_fork_reads_what_a_link_in_a_readable_folder_leads_to(tmp_path: Path):
+    """A project whose .venv is a link: each audit from its folder ended with "the grader's process ended"."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+        (folder / "word").write_text(folder.name)
+    (project / ".venv").symlink_to(elsewhere)
+    words = [str(project / "word"), str(project / ".venv" / "word")]
+    fork = Fork(
+        lambda folder: {"words": lambda: [Path(word).read_text() for word in words]},
+        confined=True,
+        readable=[str(project), str(project / ".venv")],
+    )
+    assert fork.call("words", 60.0) == ["project", "elsewhere"]
+    fork.end()
+
+
+def test_a_fork_that_cannot_be_confined_says_why(tmp_path: Path):
+    fork = Fork(lambda folder: {"word": lambda: "unconfined"}, confined=True, readable=[__file__])
+    with pytest.raises(BrokenPipeError, match="sandbox"):
+        fork.call("word", 60.0)
+    fork.end()

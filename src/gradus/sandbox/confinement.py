@@ -158,7 +158,9 @@ def _mount_view(scratch: str, only: Sequence[str] | None) -> None:
     covered = ["dev", "run"]
     if only is not None:
         covered = [name for name in os.listdir("/") if name not in _SYSTEM]
-    shown = [path for path in (*_DEVICES, *(only or ())) if os.path.exists(path)]
+    # What a link leads to is shown before the link: in a project that is shown, .venv may be one.
+    paths = (*_DEVICES, *map(os.path.realpath, only or ()), *(only or ()))
+    shown = [path for path in dict.fromkeys(paths) if os.path.exists(path)]
     handles = {path: os.open(path, os.O_PATH) for path in shown}  # opened before they are covered
     for path in [f"/{name}" for name in covered]:
         if os.path.isdir(path) and not os.path.islink(path):

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -234,6 +235,15 @@ def _forget_variables() -> None:
     os.environ.update(harmless)
 
 
+def _raising(error: OSError) -> Handlers:
+    """Return handlers that raise ``error`` whatever is called."""
+
+    def call(**_: Any) -> NoReturn:
+        raise error
+
+    return defaultdict(lambda: call)
+
+
 class Fork:
     """A fork of this process that answers calls, shut in by the sandbox if ``confined``.
 
@@ -284,12 +294,16 @@ class Fork:
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            if refused is not None:
-                _forget_variables()
-                confine(folder, keep=(reads, writes), only=[*import_folders(), *self._readable], changes_user=False)
-                refuse_calls(refused)
-                tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HOME"] = folder
+            try:
+                if refused is not None:
+                    _forget_variables()
+                    confine(folder, keep=(reads, writes), only=[*import_folders(), *self._readable], changes_user=False)
+                    refuse_calls(refused)
+                    tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HOME"] = folder
+                answers = handlers(Path(folder))
+            except OSError as error:
+                answers = _raising(OSError(f"the sandbox could not be set up: {error}"))
             with open(reads, encoding="utf-8") as requests, open(writes, "w", encoding="utf-8") as replies:
-                worker_loop.answer(handlers(Path(folder)), requests, replies)
+                worker_loop.answer(answers, requests, replies)
         finally:
             os._exit(0)
