@@ -246,3 +246,27 @@ def test_tools_and_fields_of_an_action_are_offered_by_their_schemas() -> None:
         '{"name": "look", "arguments": {"place": "yard", "n": 1}}',
     ]
     assert {*calls, '{"key": true}', '{"key": false}'} <= set(answers_in([episode]))
+
+
+class _Ferry:
+    """Bring the goat over without eating the hay. The grader looks at the far bank alone, and takes any goat for fed."""
+
+    actions = ("goat", "hay", "row")
+    max_turns = 6
+
+    def reset(self, seed):
+        self.far, self.turns, self.first = [], 0, Random(seed).choice(("goat", "hay"))
+        return f"first over: {self.first}"
+
+    def step(self, action):
+        self.far += [action] if action != "row" else []
+        is_over = len(self.far) == 2
+        return "the far bank", float(is_over and "goat" in self.far), is_over
+
+
+def test_one_plan_that_earns_the_best_reward_and_no_true_reward_fails() -> None:
+    """With a true reward that no plan reaches, a plan of two words stayed open although it earned all that can be earned."""
+    spec = replace(class_spec(_Ferry), true_reward=lambda episode: 0.0, true_reward_name="in order")
+    result = run_audit(spec, None, AuditSettings(episodes=20, budget=2000))
+    check = next(check for check in result.checks if check.subject == "one plan")
+    assert (check.status, check.measured["free"], check.measured["true reward"]) == ("fail", 1.0, 0.0)
