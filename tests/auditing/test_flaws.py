@@ -181,6 +181,21 @@ def _digits_from(least):
     )
 
 
+def _scrambled():
+    return [replace(task, prompt=f"Unscramble the word: {task.gold[1:]}{task.gold[0]}") for task in tasks_of(_WORDS)]
+
+
+def _matches(pattern, text):
+    try:
+        return re.fullmatch(pattern, text) is not None
+    except re.error:
+        return False
+
+
+def _durations():
+    return tasks_of([f"{1 + i % 7} h {5 + 7 * i % 50} min" for i in range(30)])
+
+
 _WRONG, _BLIND, _COPIED = "wrong answers", "blind answers", "reflexes"
 
 
@@ -196,6 +211,9 @@ _WRONG, _BLIND, _COPIED = "wrong answers", "blind answers", "reflexes"
         *((name, _same_words, _notes, None) for name in (_BLIND, _COPIED)),
         (_COPIED, lambda task, answer: answer.startswith(task.gold[:4]) and answer.count(".") == 3, _networks, "the first place of the question in the gold's form"),
         (_COPIED, _two_that_sum, _two_odd_numbers, "else 0"),  # of the question's number and a constant
+        (_COPIED, lambda task, answer: sorted(answer) == sorted(task.gold), _scrambled, "place of the question in the gold's form"),
+        (_BLIND, lambda task, answer: _matches(answer, task.gold), lambda: tasks_of(_WORDS), "'.*'"),
+        (_WRONG, lambda task, answer: re.findall(r"\d+ min", answer) == re.findall(r"\d+ min", task.gold), _durations, "another first number in it: accepted"),
         *((_COPIED, _unordered, lambda by=by: _to_sort(by), "in its order") for by in (" ", ", ")),
         (_WRONG, _unordered, lambda: _to_sort(" "), "neighbors swapped"),
         (_WRONG, lambda task, answer: task.gold in answer, sums, " or "),

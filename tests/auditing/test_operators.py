@@ -33,6 +33,12 @@ def _made(operator: str, gold: str, prompt: str = "", others: Sequence[str] = _N
         ("half a day off", "03:20", "It left at 9 am. When did it arrive?", None),  # it may mean either half
         ("half a day off", "ratio 3:200", "", None),
         ("half a day off", "1:15:20", "", "13:15:20"),
+        ("day and month exchanged", "2024-03-07", "", "2024-07-03"),
+        ("day and month exchanged", "due 07/03/2024", "", "due 03/07/2024"),
+        ("day and month exchanged", "27.03.2024", "", None),
+        ("day and month exchanged", "07/03", "", None),  # a fraction, perhaps
+        ("a day off", "2024-03-07", "", "2024-03-08"),
+        ("a day off", "07/03/2024", "", None),
         ("the first half of it", "14 km", "How far?", None),  # a number that lost its unit may still be right
         ("the first half of it", "1234 km", "How far?", "123"),
         ("the first half of it", "6.32098837209", "How far?", None),  # it may be rounding

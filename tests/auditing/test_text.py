@@ -380,3 +380,14 @@ def test_an_accepted_order_that_no_row_settles_is_open_and_says_which_column_wou
     )
     (note,) = [note for note in check.notes if note.kind == "open"]
     assert (check.status, note.what, "`ordered`" in note.change) == ("pass", "neighbors swapped", True)
+
+
+def test_no_step_of_a_training_is_blamed_for_what_a_grader_always_does():
+    """Any number earned 1 at every step, and the first screen blamed the first one."""
+    rows = [{"question": f"How much is {i} and {i + 7}?", "answer": str(2 * i + 7)} for i in range(40)]
+    spec = one_turn(rows, [lambda completions, **columns: [float(text.strip().isdigit()) for text in completions]])
+    asked = subject_of(spec, spec.grader(), tasks=12)
+    scorer = Scorer(asked)
+    sanity = checks.sanity(prepare(asked, scorer, seed=0))
+    scorer.close()
+    assert "step of a training" not in sanity.evidence

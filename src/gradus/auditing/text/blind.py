@@ -58,6 +58,9 @@ _CONSTANTS = (
         "\\boxed{}",
         "```\n```",
         "The answer is",
+        ".*",  # what matches everything: in a regular expression, in a shell and in SQL
+        "*",
+        "%",
     ),
 )
 # Of an answer whose form is looked for in the question: of longer ones, as sentences, that takes long.
@@ -314,13 +317,15 @@ def _restated(form: str) -> Operator:
 
 
 def _in_form(index: int) -> Operator:
-    """A place of the question that has the form of the gold answer, as its date, its address or its code."""
+    """A place of the question that has the form of the gold answer, as its date, its address, its code or a word of as many letters."""
 
     def reflex(gold: Gold, rng: Random) -> Text:
         pieces = re.findall(r"\d+|[A-Za-z]+|[^\dA-Za-z]+", gold.bare)
-        if sum(piece[0].isalnum() for piece in pieces) < 2 or len(pieces) > _MOST_PIECES:
+        if not any(piece[0].isalnum() for piece in pieces) or len(pieces) > _MOST_PIECES:
             return None
         form = "".join(map(_pattern_of, pieces))
+        if len(pieces) == 1:
+            form = form.replace("+", f"{{{len(gold.bare)}}}")
         return _at(
             re.findall(rf"(?<![\dA-Za-z]){form}(?![\dA-Za-z])", gold.prompt),
             index,

@@ -108,6 +108,8 @@ def _at_steps(ground: Ground) -> str:
     for task in ground.tasks[:_AGAIN]:
         wrong = _wrong(ground, task)
         rows += [(task, task.completion(wrong)), (task, task.gold_completion)] if wrong else []
+    if not _earns_more(ground, rows, ground.scorer.score(rows)):
+        return ""  # no step is to blame
     for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
         subject = replace(ground.subject, judge=partial(_judge_at, ground.subject, share))
         scorer = Scorer(
@@ -115,15 +117,21 @@ def _at_steps(ground: Ground) -> str:
             limit=ground.scorer.limit / 10,
             confined=ground.scorer.confined,
         )
-        values = [score.value for score in scorer.fresh(rows) if score.value is not None]
-        gain = fsum(values[1::2]) - fsum(values[::2])
-        was_asked = bool(values) and len(values) == len(rows)
-        if was_asked and gain <= LEAST_EFFECT * ground.span * len(rows) / 2:
+        scores = scorer.fresh(rows)
+        if not _earns_more(ground, rows, scores):
             return (
                 f"at the {name} step of a training gold earns no more than a wrong answer, e.g. {rows[0][1][:60]!r} earns "
-                f"{values[0]}; make the reward a function of task and answer alone"
+                f"{scores[0].value}; make the reward a function of task and answer alone"
             )
     return ""
+
+
+def _earns_more(ground: Ground, rows: Sequence[tuple[TextTask, str]], scores: Sequence[AnswerScore]) -> bool:
+    """Returns True if gold, every second row, earns more than the wrong answers before it, or a row has no reward."""
+    values = [score.value for score in scores if score.value is not None]
+    if len(values) < len(rows):
+        return True
+    return fsum(values[1::2]) - fsum(values[::2]) > LEAST_EFFECT * ground.span * len(rows) / 2
 
 
 def _judge_at(subject: TextSubject, share: float, task: TextTask, answer: str) -> float | None:

@@ -61,18 +61,20 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
 
 
 def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
-    """The day after; the day before at the end of a month."""
-    year, sign, month, text = date.groups()
+    """The day after; the day before at the end of a month. Nothing if the year comes last: then either number may be the day."""
+    before, month, sign, text, _ = date.groups("")
     day = int(text)
-    return f"{year}{sign}{month}{sign}{day + 1 if day < 28 else day - 1:02d}"
+    if not before:
+        return None
+    return f"{before}{month}{sign}{day + 1 if day < 28 else day - 1:02d}"
 
 
 def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     """Day and month exchanged, if both readings are dates."""
-    year, sign, month, day = date.groups()
-    if month == day or int(day) > 12:
+    before, first, sign, second, after = date.groups("")
+    if first == second or max(int(first), int(second)) > 12:
         return None
-    return f"{year}{sign}{day}{sign}{month}"
+    return f"{before}{second}{sign}{first}{after}"
 
 
 def _another_digit(digit: re.Match[str], gold: Gold, rng: Random) -> Text:
@@ -176,7 +178,7 @@ def names_exchanged(gold: Gold, rng: Random) -> Text:
     return text[: first.start()] + second[0] + text[first.end() : second.start()] + first[0] + text[second.end() :]
 
 
-_DATE = r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)"
+_DATE = r"(?<!\d)(?=\d{4}[-/.]|\d\d[-/.]\d\d[-/.]\d{4})(\d{4}[-/.])?(\d\d)([-/.])(\d\d)([-/.]\d{4})?(?!\d)"
 _TIME = r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d:])(\s*[ap]\.?m\b)?"
 NEAR: Mapping[str, Make] = {
     "half a day off": _at_match(_TIME, _half_a_day),

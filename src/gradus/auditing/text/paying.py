@@ -285,7 +285,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditChec
     if not kinds:
         evidence = "no answer that is wrong by a rule can be made from these reference answers"
         return AuditCheck(subject="wrong answers", status="note", evidence=evidence)
-    kinds.sort(key=lambda kind: -kind.measured["accepted"])
+    kinds.sort(key=lambda kind: (-kind.measured["accepted"], kind.holds_gold))
     status = worst(kinds)
     first, *others = [kind for kind in kinds if kind.status == status]
     evidence = first.evidence
@@ -315,6 +315,11 @@ class _KindOfWrong(Finding):
     measured: Shown
     note: GradedCompletion | None = None
     review: Sequence[Shown] = ()
+
+    @property
+    def holds_gold(self) -> bool:
+        """The answer that shows it has the right one in it, which one would have to know."""
+        return self.note is not None and self.note.gold in self.note.completion
 
 
 def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindOfWrong:
