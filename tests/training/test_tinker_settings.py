@@ -40,6 +40,8 @@ def recipe(**changes: Any) -> Recipe:
         ({"grpo": {"sampling": {"temperature": 0.7}}}, "temperature = 1"),
         ({"grpo": {"entropy_coef": 0.01}}, "entropy_coef = 0"),
         ({"grpo": {"optimizer": "muon"}}, "adamw"),
+        ({"grpo": {"lora": {"rank": 8, "alpha": 16}}}, "leave out lora.alpha"),
+        ({"sft": {"lora": {"targets": ["q_proj"]}}}, "lora.targets"),
         ({"distill": {}}, "distill_coef"),
         ({"model": {}}, "model.path"),
         ({"prices": {"max_cost": 5.0}}, "needs a price"),

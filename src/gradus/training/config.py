@@ -184,6 +184,7 @@ class GrpoConfig(TrainerConfig):
 
     def check_served(self) -> None:
         """Raises ConfigError for settings whose meaning no Tinker server can keep. Those of this process's memory and speed have no effect."""
+        super().check_served()
         sampling = self.sampling
         reshaped = sampling.temperature != 1.0 or sampling.truncates
         rules = [

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gradus.core import ConfigError
 from gradus.policies.local.cpu.support import Autocast
 from gradus.policies.local.settings import Attention
 from gradus.training.law_names import LawName
@@ -140,6 +141,15 @@ class TrainerConfig(OptimizerConfig):
     def weights_dtype(self) -> str:
         """The dtype that weights are loaded in: autocast computes around float32 weights."""
         return "float32" if self.autocast else self.dtype
+
+    def check_served(self) -> None:
+        """Raises ConfigError for adapters other than those of a Tinker server, which takes no more than their rank."""
+        lora = self.lora or LoraConfig()
+        if lora != LoraConfig(rank=lora.rank):
+            raise ConfigError(
+                "a Tinker server cannot keep this setting: its adapters are on all linear layers, scaled by 32 / rank; leave out "
+                "lora.alpha and lora.targets"
+            )
 
     @model_validator(mode="after")
     def _refuse_settings_of_other_choices(self) -> Self:

@@ -256,6 +256,7 @@ class Recipe(_Section):
             if self.prices.training is not None:
                 raise ValueError("prices.training has no effect with trainer = 'local'; leave it out")
             return
+        self.sft.check_served()
         self.grpo.check_served()
         if self.model.path is None:
             raise ValueError("a Tinker server trains a model that it has; name it with model.path (--model)")
