@@ -1,6 +1,6 @@
-"""One update from one adapter, on a Tinker server and here: python tinker_update.py MODEL URL CHECKPOINTS.
+"""Updates from one adapter, on a Tinker server and here: python tinker_update.py MODEL URL CHECKPOINTS.
 
-Prints the largest difference between log-probs after it, and how far the update moved them. CHECKPOINTS: the folder in which the server keeps
+Prints the largest difference between log-probs after each, and how far they moved them. CHECKPOINTS: the folder in which the server keeps
 its adapters, as folders of peft or archives of them.
 """
 
@@ -26,7 +26,7 @@ from gradus.training.tinker.update import remote_update
 from gradus.training.tinker.weights import ServedTraining, ServedWeights
 from gradus.training.trainer_config import LoraConfig
 
-RANK = 4
+RANK, UPDATES = 4, 5
 CONFIG = GrpoConfig(lora=LoraConfig(rank=RANK, alpha=32), algorithm="dr_grpo", grad_clip=0, lr=1e-2, max_logp_diff=1.0)
 
 
@@ -95,16 +95,19 @@ def main(model: str, url: str, checkpoints: str) -> None:
     batch = samples()
     before = weights.remote.forward(batch)
     same_start = max(float((a - b).abs().max()) for a, b in zip(before, scores_here(loaded, batch), strict=True))
-    batch = with_logprobs(batch, before)
-    remote_update(weights.remote, batch, CONFIG, CONFIG.lr)
     optimizer = make_optimizer(loaded.model, CONFIG)
-    policy_update(loaded, optimizer, batch, CONFIG, CONFIG.lr)
-    after, here = weights.remote.forward(batch), scores_here(loaded, batch)
+    scored, differences = before, []
+    for _ in range(UPDATES):
+        batch = with_logprobs(batch, scored)
+        remote_update(weights.remote, batch, CONFIG, CONFIG.lr)
+        policy_update(loaded, optimizer, batch, CONFIG, CONFIG.lr)
+        scored, here = weights.remote.forward(batch), scores_here(loaded, batch)
+        differences.append(max(float((a - b).abs().max()) for a, b in zip(scored, here, strict=True)))
     figures = {
         "reduction": weights.remote.reduction.name,
         "same_start": same_start,
-        "moved": max(float((a - b).abs().max()) for a, b in zip(before, after, strict=True)),
-        "difference": max(float((a - b).abs().max()) for a, b in zip(after, here, strict=True)),
+        "moved": max(float((a - b).abs().max()) for a, b in zip(before, scored, strict=True)),
+        "differences": differences,
     }
     print(json.dumps(figures))
 

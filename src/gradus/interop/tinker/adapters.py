@@ -161,23 +161,14 @@ class TrainedAdapter:
         self._adam.zero_grad()
         return norm
 
-    def moments(self) -> dict[str, Tensor]:
-        """Adam's state, by the name of the figure and of the weight."""
-        found: dict[str, Tensor] = {}
-        for name, weight in self.weights.items():
-            for figure, value in self._adam.state[weight].items():
-                found[f"{figure}:{name}"] = value
-        return found
+    def moments(self) -> dict[str, Any]:
+        """Adam's state, of the weights in their order."""
+        return self._adam.state_dict()["state"]
 
-    def restore(self, weights: Weights, moments: Weights) -> None:
+    def restore(self, weights: Weights, moments: Mapping[str, Any]) -> None:
         """Puts weights and Adam's state in place of the present ones; without ``moments`` it begins anew."""
         with torch.no_grad():
             for name, weight in self.weights.items():
                 weight.copy_(weights[name])
         self._adam.zero_grad()
-        self._adam.state.clear()
-        for key, value in moments.items():
-            figure, name = key.split(":", 1)
-            state: dict[str, Tensor] = self._adam.state[self.weights[name]]
-            # Adam counts steps on the CPU.
-            state[figure] = value if figure == "step" else value.to(self.weights[name].device)
+        self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})

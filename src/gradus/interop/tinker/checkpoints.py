@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
 from gradus.core.files import read_json, write_folder, write_json
@@ -20,7 +21,7 @@ from gradus.interop.tinker.adapters import AdapterShape, Weights
 
 _KINDS = {"weights": "training", "sampler_weights": "sampler"}  # parts of a path, and what the protocol calls them
 _PATH = re.compile(r"tinker://([\w-]+(?::train:\d+)?)/(weights|sampler_weights)/(\w[\w.-]{0,127})", re.ASCII)
-_MODEL, _MOMENTS, _CARD = "adapter_model.safetensors", "optimizer.safetensors", "checkpoint.json"
+_MODEL, _MOMENTS, _CARD = "adapter_model.safetensors", "optimizer.pt", "checkpoint.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class CheckpointStore:
         return sorted(mine, key=lambda card: (card.created, card.path))
 
     def save(
-        self, card: SavedAdapter, weights: Weights, moments: Weights | None, describe: Callable[[Path], Any]
+        self, card: SavedAdapter, weights: Weights, moments: Mapping[str, Any] | None, describe: Callable[[Path], Any]
     ) -> None:
         """Writes a checkpoint, synced, whole or not at all. ``describe`` writes peft's config into the folder."""
 
@@ -93,16 +94,16 @@ class CheckpointStore:
             describe(folder)
             save_file({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}, folder / _MODEL)
             if moments is not None:
-                save_file({name: value.cpu().contiguous() for name, value in moments.items()}, folder / _MOMENTS)
+                torch.save(moments, folder / _MOMENTS)
             write_json(folder / _CARD, asdict(card))
 
         write_folder(self.check_path(card.path), fill)
 
-    def load(self, card: SavedAdapter) -> tuple[Weights, Weights | None]:
+    def load(self, card: SavedAdapter) -> tuple[Weights, Mapping[str, Any] | None]:
         """The weights of a checkpoint and Adam's moments: empty before the first step, None of a sampler's."""
         folder = self.check_path(card.path)
         moments = folder / _MOMENTS
-        return load_file(folder / _MODEL), load_file(moments) if moments.is_file() else None
+        return load_file(folder / _MODEL), torch.load(moments, map_location="cpu") if moments.is_file() else None
 
 
 def _read_card(file: Path) -> SavedAdapter:

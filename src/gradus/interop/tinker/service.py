@@ -244,7 +244,7 @@ class TrainingService:
             expires=None if request.ttl_seconds is None else now + request.ttl_seconds,
         )
 
-    def _save(self, model: ServedModel, card: SavedAdapter, moments: Weights | None) -> Json:
+    def _save(self, model: ServedModel, card: SavedAdapter, moments: Mapping[str, Any] | None) -> Json:
         describe = self.engine.slot.peft_config(model.shape).save_pretrained
         self.store.save(card, model.trained.snapshot(), moments, describe)
         return {"path": card.path}
