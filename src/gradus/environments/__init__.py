@@ -54,7 +54,7 @@ _AFTER_THE_COLON = {
     "agent": "a function that talks to an OpenAI client; agent:FILE.py:NAME?tasks=rows.jsonl",
     "command": "an agent in any language; command:LINE?tasks=rows.jsonl",
 }
-_OTHER_FILES = (".arrow", ".json", ".xlsx", ".zip")
+_OTHER_FILES = (".arrow", ".xlsx", ".zip")
 
 
 @cache
@@ -94,7 +94,7 @@ def file_name(name: str) -> str:
         return name
     if path.lower().removesuffix(".gz").endswith(_OTHER_FILES):
         raise ConfigError(
-            f"{path}: rows are read from .jsonl, .csv and .parquet files; convert it, for example by pandas' to_json('rows.jsonl', "
+            f"{path}: rows are read from .jsonl, .json, .csv and .parquet files; convert it, for example by pandas' to_json('rows.jsonl', "
             "orient='records', lines=True), or give the rows themselves, as in gradus.audit(rows)"
         )
     kind = format_of(path)

@@ -11,7 +11,10 @@ from urllib.parse import parse_qsl
 from gradus.core import ConfigError
 from gradus.core.values import JsonDict
 
-_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+_FORMATS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **{".csv": "csv", ".tsv": "csv", ".parquet": "parquet"},
+}
 
 
 def format_of(path: str) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -23,12 +24,12 @@ from typing import Any
 from urllib.parse import quote
 
 from gradus.core import ConfigError, EnvironmentSpec, StorageError
-from gradus.core.files import read_json_lines, read_text, similar_file
+from gradus.core.files import parse_json_lines, read_text, similar_file
 from gradus.core.frozen_record import frozen_record
 from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
-from gradus.environments.verifiable.rows import Columns, Row, check_answers, read_items, usual_columns
+from gradus.environments.verifiable.rows import Columns, Row, check_answers, list_rows, read_items, usual_columns
 
 _OPTIONS = {"question": str, "answer": str, "worked": str, "test": str, "system": str}
 _HUB_SECONDS = 10.0  # for the one question whether the hub answers and has the data set
@@ -227,10 +228,21 @@ def read_rows(path: Path, kind: str) -> list[Row]:
     """Reads the rows of a JSONL, CSV or Parquet file. Raises ConfigError if it has none, StorageError for a line that cannot be read."""
     if not path.exists():
         raise ConfigError(f"no file {path}{similar_file(path)}; expected a {_FORMATS.get(kind, 'JSONL')} file")
-    rows = list(_READERS.get(kind, read_json_lines)(path))
+    rows = list(_READERS[kind](path))
     if not rows:
         raise ConfigError(f"{path} has no rows")
     return rows
+
+
+def _json_rows(path: Path) -> list[Row]:
+    """Reads an object a line, or one list of objects."""
+    text = read_text(path).removeprefix("\ufeff")
+    if not text.lstrip().startswith("["):
+        return parse_json_lines(text, str(path))
+    try:
+        return list_rows(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} is not JSON: {error}") from error
 
 
 def _csv_rows(path: Path) -> list[Row]:
@@ -272,4 +284,9 @@ def _parquet_rows(path: Path) -> list[Row]:
 
 
 _FORMATS = {"csv": "CSV", "parquet": "Parquet"}
-_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {"csv": _csv_rows, "parquet": _parquet_rows}
+_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
+    "jsonl": _json_rows,
+    "gsm8k": _json_rows,
+    "csv": _csv_rows,
+    "parquet": _parquet_rows,
+}

@@ -15,9 +15,12 @@ from gradus.core.values import Json, JsonDict, check_unicode, plain
 from gradus.environments.verifiable.items import Item
 
 Row = Json
-QUESTIONS = ("question", "prompt", "text")
-# Names that mean the right answer and nothing else.
-ANSWERS = ("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey", "label")
+QUESTIONS = ("question", "prompt", "problem", "query", "instruction", "text")
+# Names that mean the right answer; the last ones are those of data for SFT.
+ANSWERS = (
+    *("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey", "label"),
+    *("reference", "expected", "completion", "output"),
+)
 _LONGEST = 2**20  # letters of a cell
 _SYSTEM_ROLES = ("system", "developer")
 
@@ -39,13 +42,39 @@ def gold_column(rows: Sequence[Row]) -> str | None:
     """
     if any("answer" in row for row in rows):
         return "answer"
-    # Reversed, so that the first of two columns that differ in case is the one that stays.
-    names = {str(name).lower(): name for name in reversed(list(rows[0]))} if rows else {}
+    names = _by_lower_case(rows[0]) if rows else {}
     for usual in ANSWERS:
         name = names.get(usual)
         if name is not None and all(cell_text(plain(row.get(name))) for row in rows):
             return name
     return None
+
+
+def _by_lower_case(row: Row) -> dict[str, str]:
+    """Columns by their names in small letters; of two that differ in case the first one stays."""
+    return {str(name).lower(): name for name in reversed(list(row))}
+
+
+def question_column(rows: Sequence[Row]) -> str | None:
+    """Returns the column of a usual name that holds the questions, or that of chat messages; None without one.
+
+    An instruction with an ``input`` of its own beside it is half of a question, so it is none.
+
+    >>> question_column([{"Problem": "2 + 2?", "solution": "4"}]), question_column([{"a": 1}])
+    ('Problem', None)
+    """
+    names = _by_lower_case(rows[0])
+    column = next((names[name] for name in QUESTIONS if name in names), None)
+    if column is None and is_chat(plain(rows[0].get("messages"))):
+        return "messages"
+    if column == names.get("instruction") and any(row.get(names.get("input", "")) for row in rows):
+        return None
+    return column
+
+
+def _ends_with_answer(cell: Any) -> bool:
+    """True for chat messages of which the last is the assistant's."""
+    return is_chat(cell) and cell[-1].get("role") == "assistant"
 
 
 @cache
@@ -59,9 +88,9 @@ def usual_columns(
     rows: Sequence[Row], place: str, way_out: str, *, question: str | None = None, answer: str | None = None
 ) -> Columns:
     """Finds the columns of rows by their usual names, if they are not named. ``way_out``: what to do if they are others."""
-    question = question or next((name for name in QUESTIONS if name in rows[0]), "question")
+    question = question or question_column(rows) or "question"
     if answer is None:
-        answer = gold_column(rows) or ""
+        answer = gold_column(rows) or (question if _ends_with_answer(plain(rows[0].get(question))) else "")
         tell_column(place, answer or "answer", way_out)
     return Columns(question=question, answer=answer)
 
@@ -78,7 +107,7 @@ def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_ou
         needed.append(columns.worked)
     missing = [name for name in needed if name and name not in names]
     if missing:
-        example = way_out.replace("FIRST", names[0]).replace("LAST", names[-1])
+        example = way_out.replace("FIRST", names[0]).replace("LAST", columns.answer or names[-1])
         raise ConfigError(
             f"no row of {place or 'the data'} has a column {missing[0]!r}, only {', '.join(names)}{example}"
         )

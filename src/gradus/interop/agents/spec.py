@@ -32,7 +32,7 @@ from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_files import read_rows
 from gradus.environments.verifiable.from_rows import graded, one_turn, weighted
 from gradus.environments.verifiable.items import TableTasks
-from gradus.environments.verifiable.rows import QUESTIONS, list_rows
+from gradus.environments.verifiable.rows import list_rows, question_column
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.environment import Agent, AgentCommand, AgentEnvironment, Rows
@@ -186,7 +186,7 @@ def _rows_of(data: Any, name: str) -> EnvironmentSpec:
     """The tasks of rows. A row without a question is told apart by all that it holds."""
     rows = list_rows(data)
     # Rows are told apart by their question, so one is made of all that they hold.
-    if not any(column in rows[0] for column in QUESTIONS):
+    if question_column(rows) is None:
         rows = [{"question": json.dumps(row, default=str), **row} for row in rows]
     return one_turn(rows, judge=lambda row, text: 0.0, name=name)
 
