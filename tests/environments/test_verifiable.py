@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 
 import gradus
 from gradus import environments
-from gradus.commands.environments import environment_of
+from gradus.commands.environments import environment_of, graded_environment
 from gradus.core import ConfigError, Environment, EnvironmentSpec, GradusError
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.environments.verifiable.items import TRAIN_SEEDS
 from gradus.rollouts import roll_out
+from gradus.runs.recipe.starter import default_rewards
 
 DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 
@@ -270,3 +272,41 @@ def test_a_file_of_rows_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n{"question": "2 + 2", "ans')
     with pytest.raises(GradusError, match="line 2 is not JSON"):
         environments.load(f"jsonl:{tmp_path / 'rows.jsonl'}")
+
+
+CHAT = [
+    {"role": "system", "content": "One word."},
+    {"role": "user", "content": "Q"},
+    {"role": "assistant", "content": "A"},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"prompt": "Q", "completion": "A"}, "rows.jsonl"),
+        ({"instruction": "Q", "input": "", "output": "A"}, "rows.json"),
+        ({"Problem": "Q", "solution": "A"}, "rows.jsonl"),
+        ({"messages": CHAT}, "rows.jsonl"),
+    ],
+)
+def test_rows_in_the_usual_forms_of_sft_are_read_without_options(row: dict[str, Any], name: str, tmp_path: Path):
+    """All of them were refused, or had no answers; the reward of rows is the same in audit and run."""
+    path = tmp_path / name
+    rows = [json.loads(json.dumps(row).replace('"Q"', f'"Number {n}?"')) for n in range(20)]
+    path.write_text(json.dumps(rows) if name.endswith(".json") else "\n".join(map(json.dumps, rows)))
+    spec = environments.load(environments.file_name(str(path)))
+    items = [item for part in spec.data_set.splits.values() for item in part]
+    assert {item.question for item in items} >= {"Number 3?"}
+    assert {item.answer for item in items} == {"A"}
+    assert default_rewards(spec) == ["final_answer"]
+    assert graded_environment(str(path), [], []).default_grader == "rewards"
+
+
+def test_half_of_a_question_is_not_one(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"instruction": "Add.", "input": f"{n} + 1", "output": "A"}) for n in range(20))
+    )
+    with pytest.raises(ConfigError, match="no row of .* has a column 'question', only instruction, input, output"):
+        environments.load(f"jsonl:{path}")

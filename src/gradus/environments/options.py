@@ -13,7 +13,9 @@ from gradus.core.values import JsonDict
 
 _FORMATS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
-    **{".csv": "csv", ".tsv": "csv", ".parquet": "parquet"},
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
 }
 
 

@@ -86,13 +86,13 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
 def default_rewards(spec: EnvironmentSpec) -> list[str]:
     """The reward of rows for which nobody named one: answers of a few words need no tags. Empty for all else, which has its own grader.
 
-    Long answers and rows with worked solutions are reasoned out, so they keep the tags.
+    Long answers and rows with worked solutions are reasoned out, so they keep the tags; system prompts of the rows' own ask for none.
     """
     tasks = spec.data_set
     if not isinstance(tasks, TableTasks) or tasks.system_prompt != SYSTEM_PROMPT:
         return []
     rows = tasks.splits["train"]
-    reasoned = any(item.worked or item.system for item in rows)
+    reasoned = any(item.worked for item in rows)
     return [] if reasoned or not 0 < _longest_answer(rows) <= _SHORT else ["final_answer"]
 
 
@@ -102,10 +102,15 @@ def _longest_answer(rows: Sequence[Item]) -> int:
 
 
 def _for_language_model(spec: EnvironmentSpec) -> JsonDict:
-    """Settings of a language model for short answers: the prompt asks for what the reward reads, and the limit is the longest answer's."""
+    """Settings of a language model for short answers: the prompt asks for what the reward reads, and the limit is the longest answer's.
+
+    Rows that bring system prompts keep them, and the room to answer as those ask.
+    """
     table = _settings("language_model")
     assert isinstance(spec.data_set, TableTasks)
     rows = spec.data_set.splits["train"]
+    if any(item.system for item in rows):
+        return table
     labels = _labels({gold_answer(item.answer) for item in rows}, len(rows))
     if labels:
         table = _settings("labels")
