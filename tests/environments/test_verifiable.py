@@ -308,5 +308,5 @@ def test_half_of_a_question_is_not_one(tmp_path: Path):
     path.write_text(
         "\n".join(json.dumps({"instruction": "Add.", "input": f"{n} + 1", "output": "A"}) for n in range(20))
     )
-    with pytest.raises(ConfigError, match="no row of .* has a column 'question', only instruction, input, output"):
+    with pytest.raises(ConfigError, match=r"no row of .* has a column 'question', only instruction, input, output"):
         environments.load(f"jsonl:{path}")
