@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms.distillation import find_divergence, on_named_words
-from gradus.core import ConfigError, EnvironmentSpec, Episode, StopReason, Task
+from gradus.core import AnswerDistribution, ConfigError, EnvironmentSpec, Episode, StopReason, Task
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -29,7 +29,7 @@ from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
-from gradus.training.laws.lessons import plain_divergence, tasks_in_turn
+from gradus.training.laws.lessons import noise_again, plain_divergence, rolled_again, stated_again
 from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
@@ -102,6 +102,8 @@ class _DistillLessons:
         self.steps = config.max_steps
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
+        self._episodes: list[Episode] = []  # of the step that was made last
+        self._stated: tuple[TrainingSample, Sequence[AnswerDistribution]] | None = None  # for one of its samples
 
     @property
     def kind(self) -> Literal["distill"]:
@@ -116,7 +118,8 @@ class _DistillLessons:
         """The samples of the step's episodes: first those of the teacher, then those of the student."""
         size = self._config.batch_size
         first = (step - 1) * size
-        tasks = self._asked = self._tasks[first : first + size]
+        tasks = self._tasks[first : first + size]
+        self._episodes.clear()
         by_teacher = size - round(self._config.on_policy * size)
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
@@ -131,7 +134,12 @@ class _DistillLessons:
 
     def check(self, laws: LawRunner, step: int, samples: Sequence[TrainingSample]) -> None:
         """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
-        laws.check("tasks", tasks_in_turn, self._tasks, self._asked, step, self._config.batch_size)
+        limit, student = self._spec.max_turns, self._student.name
+        laws.check("tasks", rolled_again, self._tasks, self._episodes, self._config, step, student, limit)
+        if self._stated is not None:
+            laws.check("credit", stated_again, self._student.loaded.renderer, *self._stated)
+        if self._config.history_noise:
+            laws.check("text", noise_again, samples, self._config.history_noise)
 
     def _roll_out(
         self,
@@ -157,7 +165,11 @@ class _DistillLessons:
         for number, episode in enumerate(episodes):
             if episode.stop is not StopReason.FAILED:
                 samples += _samples(self._student.loaded, episode, number)
-        return self._teacher.label(samples, episodes)
+        self._episodes += episodes
+        labelled = self._teacher.label(samples, episodes)
+        if labelled and isinstance(self._teacher, ScriptedTeacher):
+            self._stated = labelled[-1], self._teacher.stated[labelled[-1].episode]
+        return labelled
 
     def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
         """The divergence on a microbatch."""

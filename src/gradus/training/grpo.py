@@ -27,7 +27,14 @@ from gradus.training.laws.draws import check_draws
 from gradus.training.laws.episodes import add_pairs, asked_again, graded_again, independence, kinds_of, weighed_again
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken
-from gradus.training.laws.storing import best_again, check_checkpoint, episodes_again, figures_again, line_again
+from gradus.training.laws.storing import (
+    best_again,
+    check_checkpoint,
+    episodes_again,
+    figures_again,
+    line_again,
+    splits_again,
+)
 from gradus.training.laws.tasks import ends_again, order_again, played_again, tasks_again
 from gradus.training.learner import Learner, StepLearner
 from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, loop_values, save_checkpoint
@@ -477,6 +484,9 @@ class GrpoLoop:
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=loop_values(self.state))
         save_checkpoint(self.folder.path, checkpoint, self.learner.state)
         self.splits.store(self.folder, self.state.next_task)
+        if self.folder.writing:
+            start, every = Path(self.learner.name), self.config.store_every
+            self.learner.laws.check("records", splits_again, self.folder.path, start, every, self.state.step)
         self.check_checkpoint(self.config.checkpoint_every)
 
     def check_checkpoint(self, every: int = 0) -> None:

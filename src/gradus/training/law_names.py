@@ -25,7 +25,7 @@ LawName = Literal[
 
 LAWS: dict[LawName, str] = {
     "loss": "each token's factor in the gradient, each term and the denominators follow from advantages, log-probs and settings",
-    "credit": "advantages follow from the stored rewards by the algorithm's formula, their scale too",
+    "credit": "advantages follow from the stored rewards by the algorithm's formula, their scale too, and targets from what a teacher states",
     "tokens": "what is trained is what the sampler returned, token by token, each by its advantage",
     "cuts": "the gradient does not depend on how a step is cut into microbatches",
     "optimizer": "each tensor moves by its gradient as the optimizer, its rate and the clip say, and no frozen one moves",

@@ -20,6 +20,8 @@ from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.laws.credit import HeardTeacher, taught_again
+from gradus.training.laws.draws import STRIDE
+from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.storing import folder_again
@@ -28,7 +30,7 @@ from gradus.training.laws.update import UpdateLaws
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
-from gradus.training.teachers import Teacher, with_teacher
+from gradus.training.teachers import ScriptedTeacher, Teacher, with_teacher
 
 
 class StepLearner(ABC):
@@ -85,6 +87,10 @@ class StepLearner(ABC):
         taught = with_teacher(samples, graded_episodes(groups), heard, self.config.distill_coef)
         if self.laws.due:
             self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, heard.answers)
+        if self.laws.due and samples and isinstance(self._teacher, ScriptedTeacher):
+            place = (self.steps * STRIDE) % len(samples)
+            stated = self._teacher.stated[samples[place].episode]
+            self.laws.check("credit", stated_again, renderer, samples[place], stated, heard.answers[place])
         return taught
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
@@ -189,7 +195,8 @@ class Learner(StepLearner):
         still = self._still if self.laws.due else None
         watch = None
         if still is not None:
-            watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference)
+            fresh = self.local_model is not None
+            watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference, fresh)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
         if self._still is not None:
             self._still.begins(self.laws, self.optimizer)
@@ -215,7 +222,7 @@ class Learner(StepLearner):
         """Writes the model as it is, which every command takes; returns the folder."""
         save_model(Path(folder), self._inference_model)
         if self._still is not None:
-            self.laws.check("saved", folder_again, Path(folder), self.model)
+            self.laws.check("saved", folder_again, Path(folder), self.model, self.config.sampling)
             if not self._loaded_again:
                 self.laws.check("saved", loaded_again, Path(folder), self.model, bool(self.config.quantize))
                 self._loaded_again = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,12 +18,16 @@ from gradus.training.engine.loss_step import PassBudget, apply_gradients, backwa
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.tree_support import supports_tree
-from gradus.training.laws.lessons import LessonLaws
+from gradus.training.laws.draws import beginning
+from gradus.training.laws.lessons import LessonLaws, held_out_again
 from gradus.training.laws.movement import fingerprint, unmoved
 from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.step import is_exact
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.lessons import HeldOutFigures, LessonLoss, Samples, StepSums
 from gradus.training.run.checkpoints import LocalState, save_model
+
+_MEASURED = 8  # held-out samples whose loss is computed again
 
 
 class Learn(Protocol):
@@ -68,13 +72,18 @@ class LocalLessonModel:
         """Takes the update of a step; this process computes its share of the samples."""
         n_tokens = sum(sample.actions for sample in samples)
         local = [samples[index] for index in share(len(samples))]
-        weight = self.config.observations
         if laws is not None and self._left:
             laws.check("optimizer", unmoved, self._left, fingerprint(self.loaded, self.optimizer))
         self._left = {}
         watch = None
         if laws is not None and laws.due and self.local_model is not None and self._plain is not None:
-            watch = LessonLaws(laws, self.loaded, self.config, samples, self._plain, self._part(n_tokens))
+
+            def part(some: Samples) -> Tensor:
+                batches = self._cut(some, self.budget.tokens)
+                losses = [self._loss(batch.to(self.loaded.device), n_tokens)[0] for batch in batches]
+                return torch.stack(losses).sum()
+
+            watch = LessonLaws(laws, self.loaded, self.config, self._plain, part)
 
         def update(tokens: int) -> tuple[float, list[float]]:
             batches = self._cut(local, tokens)
@@ -82,18 +91,17 @@ class LocalLessonModel:
             right: list[float] = []
 
             def loss(batch: MicroBatch) -> Tensor:
-                learned = self._learn(batch, read=weight > 0)
-                part = learned.loss / n_tokens
-                losses.append(float(part.detach()))
+                value, learned = self._loss(batch, n_tokens)
+                losses.append(float(learned.loss.detach()) / n_tokens)
                 right.append(learned.right)
-                return part if learned.read is None else part - weight * learned.read / n_tokens
+                return value
 
             if watch is not None:
                 watch.begins()
             with precision(self.loaded, self.config):
                 backward_passes(self.loaded, self.optimizer, batches, loss)
             if watch is not None:
-                watch.passed(self.optimizer, lr, sum(len(batch.labels.target) for batch in batches))
+                watch.passed(samples, self.optimizer, lr, sum(len(batch.labels.target) for batch in batches))
             with precision(self.loaded, self.config):
                 step = apply_gradients(self.loaded, self.optimizer, self.config, lr)
             if watch is not None:
@@ -106,10 +114,18 @@ class LocalLessonModel:
         loss, right, tokens = total(sums)
         return StepSums(loss=loss, right=right, computed=int(tokens), norm=norm)
 
+    def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
+        """Loss and accuracy on what is held out; ``laws`` look at some samples."""
+        if laws is not None and self.local_model is not None and self._plain is not None:
+            some = [beginning(self.loaded, sample) for sample in samples[:_MEASURED]]
+            loss = self._measure(self._cut(some, self.budget.tokens)).loss
+            laws.check(
+                "loss", held_out_again, loss, self._plain, some, 1e-4 if is_exact(self.loaded, self.config) else 0.1
+            )
+        return self._measure(self._held_out)
+
     @torch.no_grad()
-    def measure(self, samples: Samples) -> HeldOutFigures:
-        """Loss and accuracy on what is held out."""
-        batches = self._held_out
+    def _measure(self, batches: Sequence[MicroBatch]) -> HeldOutFigures:
         if not is_sharded(self.loaded.model):  # else all processes meet in each pass
             local = share(len(batches))
             batches = batches[local.start : local.stop]
@@ -127,18 +143,12 @@ class LocalLessonModel:
         """Writes the weights as they are to a model folder."""
         save_model(folder, self.loaded)
 
-    def _part(self, n_tokens: int) -> Callable[[Samples], Tensor]:
-        """The loss of some samples of a step that learns so many tokens, as its passes compute it."""
+    def _loss(self, batch: MicroBatch, n_tokens: int) -> tuple[Tensor, LessonLoss]:
+        """What a microbatch adds to the loss of a step that learns so many tokens, and its sums."""
         weight = self.config.observations
-
-        def part(samples: Samples) -> Tensor:
-            losses: list[Tensor] = []
-            for batch in self._cut(samples, self.budget.tokens):
-                learned = self._learn(batch.to(self.loaded.device), read=weight > 0)
-                losses.append(learned.loss if learned.read is None else learned.loss - weight * learned.read)
-            return torch.stack(losses).sum() / n_tokens
-
-        return part
+        learned = self._learn(batch, read=weight > 0)
+        part = learned.loss / n_tokens
+        return part if learned.read is None else part - weight * learned.read / n_tokens, learned
 
     def _cut(self, samples: Samples, tokens: int) -> list[MicroBatch]:
         return microbatches(samples, budget=tokens, share=supports_tree(self.loaded.model))

@@ -201,7 +201,7 @@ class LessonModel(Protocol):
         """Takes the optimizer update of a step."""
         ...
 
-    def measure(self, samples: Samples) -> HeldOutFigures:
+    def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
         """Loss and accuracy on samples that are not trained."""
         ...
 
@@ -325,8 +325,8 @@ class LessonTrainer:
 
     def _validate(self) -> tuple[float, float | None]:
         """Loss and accuracy on what is held out; keeps the weights if they are the best so far."""
-        figures = self.model.measure(self.lessons.held_out)
         state = self.state
+        figures = self.model.measure(self.lessons.held_out, self.laws if state.best is None else None)
         falls = state.best is None or figures.loss <= state.best - _LEAST_FALL
         state.stalled = 0 if falls else state.stalled + 1
         if state.best is None or figures.loss < state.best:

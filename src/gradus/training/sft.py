@@ -20,7 +20,14 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
-from gradus.training.laws.lessons import few_enough, lesson_text, order_of_lessons, plain_likelihood
+from gradus.training.laws.lessons import (
+    few_enough,
+    lesson_text,
+    noise_again,
+    order_of_lessons,
+    plain_likelihood,
+    turns_again,
+)
 from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
@@ -142,7 +149,11 @@ class _SftLessons:
             size = self.validation_every
             epochs = [[self.batch(number) for number in range(first, first + size)] for first in (1, 1 + size)]
             laws.check("tasks", order_of_lessons, epochs, self._samples, self._training)
-        laws.check("text", lesson_text, self._renderer, self._training, samples, self._config)
+        place = divmod(step - 1, self.validation_every)
+        turns = turns_again(self._config, *place)
+        laws.check("text", lesson_text, self._renderer, self._training, samples, self._config, turns)
+        if self._config.history_noise:
+            laws.check("text", noise_again, samples, self._config.history_noise)
 
 
 def likelihood(loaded: LoadedModel, batch: MicroBatch, *, read: bool = False) -> LessonLoss:

@@ -92,6 +92,9 @@ class ScriptedTeacher:
     ) -> None:
         self._policy, self._spec = policy, spec
         self._targets = AnswerTargets(student.renderer)
+        self.stated: Sequence[
+            Sequence[AnswerDistribution]
+        ] = ()  # of the episodes that it was asked about last, turn by turn
 
     @property
     def name(self) -> str:
@@ -101,12 +104,12 @@ class ScriptedTeacher:
         return _Drawing(self._policy)
 
     def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
-        stated = replay(self._spec, self._policy, episodes, state)
-        return [self._targets.label(sample, stated[sample.episode]) for sample in samples]
+        self.stated = replay(self._spec, self._policy, episodes, state)
+        return [self._targets.label(sample, self.stated[sample.episode]) for sample in samples]
 
     def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
-        stated = replay(self._spec, self._policy, episodes, state)
-        return [self._targets.logprobs(sample, stated[sample.episode]) for sample in samples]
+        self.stated = replay(self._spec, self._policy, episodes, state)
+        return [self._targets.logprobs(sample, self.stated[sample.episode]) for sample in samples]
 
 
 def state(session: Session, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:

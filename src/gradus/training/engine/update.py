@@ -89,8 +89,10 @@ class UpdateWatch(Protocol):
     def begins(self) -> None:
         """Before the passes."""
 
-    def watched(self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor) -> Tensor:
-        """Returns the log-probs (1, A) that the policy's loss of a microbatch takes; ``entropy`` (A,) is measured beside it."""
+    def watched(
+        self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor, reference: Tensor | None
+    ) -> Tensor:
+        """Returns the log-probs (1, A) that the losses of a microbatch take; ``entropy`` (A,) and the ``reference``'s (1, A) are beside them."""
         ...
 
     def passed(
@@ -366,17 +368,17 @@ def microbatch_loss(
     sampled = flat_row([plan.samples[index].logprobs for index in indexes], logprobs)
     old = trainer.old.of(indexes, sampled, logprobs)
     tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
-    watched = (
-        tokens if watch is None else replace(tokens, logprobs=watch.watched(plan, indexes, tokens, scores.entropy))
-    )
-    loss, metrics = policy_loss(config, plan, watched)
+    reference = None if trainer.reference is None else _reference_logprobs(trainer, batch)
+    if watch is not None:
+        tokens = replace(tokens, logprobs=watch.watched(plan, indexes, tokens, scores.entropy, reference))
+    loss, metrics = policy_loss(config, plan, tokens)
     if config.entropy_coef:
         loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens
     if scores.read is not None:
         loss = loss - config.observations * scores.read.sum() / plan.n_tokens
     kl = None
-    if trainer.reference is not None:
-        term, kl = kl_loss(config, plan, tokens, _reference_logprobs(trainer, batch))
+    if reference is not None:
+        term, kl = kl_loss(config, plan, tokens, reference)
         loss = loss + term
     figures = BatchFigures(
         loss=float(loss.detach()),

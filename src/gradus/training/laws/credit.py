@@ -75,7 +75,7 @@ def advantages_again(
             worst = int(differences.argmax())
             place = f"group {member.group}, episode {sample.episode}, turn {int(sample.turns[worst])}, token {worst}"
             again = values[sample.episode, places[worst], 0]
-            yield Pair(float(sample.advantages[worst]), float(again), _ALLOWED * largest, place)
+            yield Pair(float(sample.advantages[worst]), float(again), place, _ALLOWED * largest)
             continue
         for turn in sorted(set(ints(sample.turns))):
             rows = (sample.turns == turn).nonzero()[:, 0]
@@ -84,7 +84,7 @@ def advantages_again(
             actual = sample.advantages[rows].numpy()
             worst = int(np.abs(actual - again).argmax())
             place = f"group {member.group}, episode {sample.episode}, turn {turn}, token {worst}"
-            yield Pair(float(actual[worst]), float(again[worst]), _ALLOWED * largest, place)
+            yield Pair(float(actual[worst]), float(again[worst]), place, _ALLOWED * largest)
 
 
 class HeardTeacher:
@@ -112,7 +112,7 @@ def taught_again(
         actual = taught.advantages.numpy()
         worst = int(np.abs(actual - again).argmax())
         place = f"sample {number}, token {worst}: the advantage with what the teacher adds to it (distillation)"
-        yield Pair(float(actual[worst]), float(again[worst]), 1e-5 * (1.0 + abs(again[worst])), place)
+        yield Pair(float(actual[worst]), float(again[worst]), place, 1e-5 * (1.0 + abs(again[worst])))
 
 
 def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights: Mapping[str, float]) -> Array:

@@ -18,28 +18,28 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.engine.forward import vocabulary_size
 from gradus.training.laws.credit import group_members
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
+from gradus.training.laws.runner import LawRunner, Pair
 
 _NUMBERS = 2**27  # of the logits of a pass
+STRIDE = 31  # from the sample of one step to that of the next
 
 
-def check_size(loaded: LoadedModel, tokens: int) -> None:
-    """Raises NotMeasured if the logits of so many tokens take too much memory."""
-    if tokens * vocabulary_size(loaded.model) > _NUMBERS:
-        raise NotMeasured(f"logits of at most {_NUMBERS} numbers")
+def beginning(loaded: LoadedModel, sample: TrainingSample) -> TrainingSample:
+    """The first tokens of a sample, as many as have logits of 2**27 numbers."""
+    tokens = _NUMBERS // vocabulary_size(loaded.model)
+    return replace(sample.only(sample.positions < tokens), ids=sample.ids[:tokens])
+
+
+def plain_logprobs(loaded: LoadedModel, sampling: SamplingConfig, sample: TrainingSample) -> Tensor:
+    """(A,) log-probs of what a sample learns, by a plain pass."""
+    scores = plain_scores(loaded, sampling, sample)
+    return scores.gather(1, sample.learned_ids[:, None].to(scores.device))[:, 0]
 
 
 def read_logprobs(loaded: LoadedModel, sample: TrainingSample) -> Tensor:
     """(R,) log-probs of the tokens that the environment showed between the trained ones, under the model itself."""
     shown = sample.ids[:0] if sample.read is None else sample.read[sample.read < sample.positions.max()]
-    whole = replace(sample, positions=shown, legal=None, targets=None)
-    scores = plain_scores(loaded, SamplingConfig(), whole)
-    return scores.gather(1, whole.learned_ids[:, None].to(scores.device))[:, 0]
-
-
-def _beginning(sample: TrainingSample, tokens: int) -> TrainingSample:
-    """The first tokens of a sample."""
-    return replace(sample.only(sample.positions < tokens), ids=sample.ids[:tokens])
+    return plain_logprobs(loaded, SamplingConfig(), replace(sample, positions=shown, legal=None, targets=None))
 
 
 def plain_scores(loaded: LoadedModel, sampling: SamplingConfig, sample: TrainingSample) -> Tensor:
@@ -80,18 +80,18 @@ def check_draws(
 ) -> None:
     """Holds the log-probs and the random numbers of the first sample of a step, or its last one, to a plain pass. Raises LawBroken."""
     exact = loaded.dtype == torch.float32 and not loaded.autocast and not config.quantize
-    for whole in samples[:1] if laws.step == 1 else samples[-1:]:
-        started = time.perf_counter()
-        sample = _beginning(whole, _NUMBERS // vocabulary_size(loaded.model))
-        scores = plain_scores(loaded, config.sampling, sample).double().cpu()
-        laws.seconds += time.perf_counter() - started
-        if not sample.actions:
-            laws.not_measured["draws"] = "an answer behind a shorter prompt"
-            continue
-        laws.check("sampler", logprobs_again, scores, sample, 5e-4 if exact else 0.5)
+    if not samples:
+        return
+    started = time.perf_counter()
+    sample = beginning(loaded, samples[(laws.step - 1) * STRIDE % len(samples)])
+    scores = plain_scores(loaded, config.sampling, sample).double().cpu()
+    laws.seconds += time.perf_counter() - started
+    if not sample.actions:
+        laws.not_measured["draws"] = "an answer behind a shorter prompt"
+        return
+    laws.check("sampler", logprobs_again, scores, sample, 5e-4 if exact else 0.5)
+    if not spec.stepping.by_content and not spec.foreign:
         episode = group_members(groups)[sample.episode].episode
-        if spec.stepping.by_content or spec.foreign:
-            continue
         laws.check("draws", numbers_again, groups, config.dynamic_sampling)
         laws.check("draws", drawn_again, scores.exp(), config, episode, sample, laws.step, 1e-3 if exact else 0.1)
 
@@ -100,7 +100,7 @@ def logprobs_again(scores: Tensor, sample: TrainingSample, rounding: float) -> I
     """The log-probs of the sampled tokens; ``scores`` (A, V)."""
     distance = (scores.gather(1, sample.learned_ids[:, None])[:, 0] - sample.logprobs).abs().mean()
     place = f"the mean difference of log-probs of a sample of group {sample.key[0]}"
-    yield Pair(float(distance), 0.0, rounding, place)
+    yield Pair(float(distance), 0.0, place, rounding)
 
 
 def numbers_again(groups: Sequence[Group], rounds: int) -> Iterator[Pair]:
@@ -110,7 +110,7 @@ def numbers_again(groups: Sequence[Group], rounds: int) -> Iterator[Pair]:
         actual = [(episode.group, episode.member) for episode in group.episodes]
         agreeing = sum(pair == (first, member) for member, pair in enumerate(actual))
         place = f"members of group {number} whose numbers of group and member, which key their random numbers, are their own"
-        yield Pair(agreeing, len(actual), 0.0, place)
+        yield Pair(agreeing, len(actual), place)
 
 
 def drawn_again(
@@ -132,7 +132,7 @@ def drawn_again(
     worst = int(distance.argmax())
     place = f"group {episode.group}, member {episode.member}, turn {int(sample.turns[worst])}, token {int(sample.offsets[worst])}"
     outside = f"{place}: how far its random number lies outside of the token's share"
-    yield Pair(max(0.0, float(distance[worst])), 0.0, rounding, outside)
+    yield Pair(max(0.0, float(distance[worst])), 0.0, outside, rounding)
 
 
 def _numbers(seed: int, count: int) -> list[float]:

@@ -14,12 +14,13 @@ from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward
 from gradus.core.records import FAULTS
 from gradus.core.values import number_of, plain
 from gradus.rewards.grading import rewards_of
-from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.laws.runner import NotMeasured, Pair, holds
 from gradus.training.laws.tasks import row_of
 
 _GROUPS = 12  # before independence is asked
 _ERRORS = 6.0  # standard errors
 _LEAST = 0.05  # of the share of equal pairs, below which a difference is no matter
+_RETURN = "sum of the environment's own rewards"  # as a grader says that it is
 _GRADED = 2  # groups that are graded again
 
 
@@ -51,7 +52,7 @@ def independence(sums: Sequence[float]) -> Iterator[Pair]:
     # The larger of the variance that was seen and the one that chance has: of rare events none may have happened.
     variance = max(squares - (equal - expected) ** 2 / groups, chance, 1e-12)
     allowed = max(_ERRORS * math.sqrt(variance) / groups, _LEAST)
-    yield Pair(equal / groups, expected / groups, allowed, f"the share of equal first answers in {groups:.0f} groups")
+    yield Pair(equal / groups, expected / groups, f"the share of equal first answers in {groups:.0f} groups", allowed)
 
 
 def kinds_of(groups: Sequence[Group], dropped: Sequence[Group]) -> set[str]:
@@ -70,7 +71,7 @@ def kinds_of(groups: Sequence[Group], dropped: Sequence[Group]) -> set[str]:
 
 def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
     """A reward is the sum of its terms, and the terms of a component are its weight times the component; the one that differs most."""
-    worst = Pair(0.0, 0.0, 0.0, "rewards and their terms")
+    worst = Pair(0.0, 0, "rewards and their terms")
     for episode in (episode for group in groups for episode in group.episodes):
         reward = episode.reward
         if reward is None or reward.value is None or not reward.terms or episode.stop in FAULTS:
@@ -79,6 +80,14 @@ def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
         for term in (term for terms in reward.terms for term in terms):
             sums[term.component] = sums.get(term.component, 0.0) + term.value
         pairs = [("the sum of its terms", reward.value, math.fsum(sums.values()))]
+        if grader.summary == _RETURN:
+            pairs.append(
+                (
+                    "the sum of the environment's own rewards (env_reward) of its turns",
+                    reward.value,
+                    episode.env_return or 0.0,
+                )
+            )
         for name in grader.weights.keys() & reward.components.keys():
             weighed = grader.weights[name] * (reward.components[name] or 0.0)
             pairs += [(f"component {name} by its weight", sums[name], weighed)]
@@ -88,7 +97,7 @@ def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
                 place = (
                     f"the reward of member {episode.member} of the task with seed {episode.task.seed}, against {what}"
                 )
-                worst = Pair(first, second, rounding, place)
+                worst = Pair(first, second, place, rounding)
     yield worst
 
 
@@ -114,14 +123,14 @@ def asked_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader) 
                 stored = episode.reward.components.get(name)
                 value = values[0] if isinstance(values, list) else None
                 place = f"member {episode.member} of the task with seed {episode.task.seed}: component {name}, against its function asked of the row"
-                yield Pair(stored is None, value is None, 0.0, f"{place}, whether there is none")
+                yield holds(stored is None, f"{place}, is missing", value is None)
                 if stored is not None and value is not None:
-                    yield Pair(stored, value, 1e-9 * max(1.0, abs(value)), place)
+                    yield Pair(stored, value, place, 1e-9 * max(1.0, abs(value)))
                 raises[number] += values if isinstance(values, str) else ""
         for episode, error in zip(episodes, raises, strict=True):
             missing = episode.reward is not None and episode.reward.value is None
-            place = f"member {episode.member} of the task with seed {episode.task.seed}: whether it has no reward"
-            yield Pair(missing or not error, True, 0.0, f"{place} after {error}")
+            place = f"member {episode.member} of the task with seed {episode.task.seed} has no reward"
+            yield holds(missing or not error, f"{place} after {error}")
 
 
 def _row_and_answer(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
@@ -160,11 +169,11 @@ def graded_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
         for episode, second in zip(episodes, again, strict=True):
             place = f"the reward of member {episode.member} of the task with seed {episode.task.seed}"
             first, other = _terms(episode.reward), _terms(second)
-            yield Pair(bool(first), bool(other), 0.0, f"{place}, whether there is one")
-            yield Pair(len(first), len(other), 0.0, f"{place}, how many turns it has")
+            yield holds(bool(first), f"{place} is there", bool(other))
+            yield Pair(len(first), len(other), f"{place}, how many turns it has")
             for turn, (value, again_value) in enumerate(zip(first, other, strict=True)):
                 where = f"{place}, at turn {turn}" if turn else place
-                yield Pair(value, again_value, 1e-9 * max(1.0, abs(value)), where)
+                yield Pair(value, again_value, where, 1e-9 * max(1.0, abs(value)))
 
 
 def _rewards(episodes: Sequence[Episode], grader: Grader) -> list[Reward | None]:

@@ -3,60 +3,106 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradus.core import Episode, Renderer, Task
+from gradus.core import AnswerDistribution, Episode, Renderer, Task, child_rng
 from gradus.core.records import FAULTS
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.engine.prepare import precision
-from gradus.training.laws.draws import check_size, plain_scores, read_logprobs
-from gradus.training.laws.movement import Movement
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, apart
-from gradus.training.laws.update import SumWatch, flat_gradients, is_exact
-from gradus.training.lesson_config import LessonConfig
+from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, holds
+from gradus.training.laws.step import StepLaws
+from gradus.training.laws.tokens import texts_again, texts_shown
+from gradus.training.lesson_config import DistillConfig, LessonConfig
 
 _EPISODES = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # episodes of which two shuffles may be equal by chance
 _LACKING = 2.0**-20  # of a distribution's sum: rounding
+_READ = 4  # samples of a step whose conversation is looked at
+_SAMPLES = 3  # of a step whose loss is computed again
+_ERRORS = 6.0  # standard errors
+_ANSWERS, _TURNS = 512, 2  # that a teacher may state in a turn, and the turns of a sample that are looked at
 Samples = Sequence[TrainingSample]
 
 
 def lesson_text(
-    renderer: Renderer, episodes: Sequence[Episode], batch: Samples, config: LessonConfig
+    renderer: Renderer, episodes: Sequence[Episode], batch: Samples, config: LessonConfig, turns: int | None
 ) -> Iterator[Pair]:
-    """The learned tokens of each answer in a batch are its text and the token that ends it; those of an invalid one are not learned."""
+    """The learned tokens of each answer in a batch are its text and the token that ends it; those of an invalid one are not learned.
+
+    ``turns``: of each sample that are learned, None for all. What stands before a sample's last answer holds the conversation before it.
+    """
     learned: dict[tuple[int, int], list[int]] = {}
     for sample in batch:
         if not config.history_noise:
             stands = sample.learned_ids.equal(sample.ids[sample.positions])
-            yield Pair(stands, True, 0.0, f"episode {sample.episode}: whether it learns the tokens that it reads")
+            yield holds(stands, f"episode {sample.episode} learns the tokens that it reads")
+        numbers = sorted(set(ints(sample.turns)))
+        place = f"episode {sample.episode}: turns that are learned in a step that is short (short_turns_share) or not"
+        yield Pair(len(numbers), min(len(numbers), turns or len(numbers)), place)
         for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
             learned.setdefault((sample.episode, turn), []).append(token)
+    for sample in batch[:_READ]:
+        yield from _conversation_again(renderer, episodes[sample.episode], sample, config)
     for number in sorted({sample.episode for sample in batch}):
         episode = episodes[number]
         for turn in episode.turns if episode.stop not in FAULTS else ():
             ids = learned.get((number, turn.index), [])
             place = f"episode {number}, turn {turn.index}"
-            if ids or config.short_turns is None:
-                yield Pair(bool(ids), turn.valid, 0.0, f"{place}: whether it is learned")
+            if ids or turns is None:
+                yield holds(bool(ids), f"{place} is learned", turn.valid)
             if ids and turn.asked is None and not episode.tools:
-                said = renderer.decode(ids).strip()
-                yield Pair(
-                    turn.action.strip() in said,
-                    True,
-                    0.0,
-                    f"{place}: whether the learned targets are the answer's text",
-                )
+                text = renderer.decode(ids).strip()
+                yield holds(turn.action.strip() in text, f"{place}: the learned targets are the answer's text")
                 ends = ids[-1] in renderer.stop_ids
-                yield Pair(ends, not turn.cut, 0.0, f"{place}: whether the token that ends an answer is learned")
+                yield holds(ends, f"{place}: the token that ends an answer is learned", not turn.cut)
+
+
+def _conversation_again(
+    renderer: Renderer, episode: Episode, sample: TrainingSample, config: LessonConfig
+) -> Iterator[Pair]:
+    """What stands before a sample's last learned answer holds what was shown since the last restart, and the answers to it."""
+    last = int(sample.turns.max())
+    first = max((turn.index for turn in episode.turns[: last + 1] if turn.restart), default=0)
+    texts = [text for turn in episode.turns[first : last + 1] for text in texts_shown(turn)]
+    if not config.history_noise and not episode.tools:
+        texts += [turn.action for turn in episode.turns[first:last]]
+    start = int(sample.positions[sample.turns == last].min())
+    place = f"episode {sample.episode}, turn {last}: the context (history, prompt)"
+    yield from texts_again(renderer, ints(sample.ids[:start]), texts, place)
+
+
+def noise_again(batch: Samples, share: float) -> Iterator[Pair]:
+    """Of the answer tokens that can be others, the share that the settings name is read as others, but for chance."""
+    offsets = torch.cat([sample.offsets for sample in batch])
+    learned = torch.cat([sample.learned_ids for sample in batch])
+    changed = torch.cat([sample.ids[sample.positions] != sample.learned_ids for sample in batch])
+    fewest = most = 0.0
+    for offset in offsets.unique():
+        here = offsets == offset
+        kinds, count = len(learned[here].unique()), float(here.sum())
+        # A word of a pool of two is drawn again half of the time; other batches may have words that this one lacks.
+        fewest += share * count * (1 - 1 / kinds)
+        most += share * count
+    middle, chance = (fewest + most) / 2, _ERRORS * math.sqrt(most) + 1
+    place = "answer tokens that are read as other ones (history_noise), between what the share gives of few and of many words"
+    yield Pair(float(changed.sum()), middle, place, (most - fewest) / 2 + chance)
+
+
+def turns_again(config: LessonConfig, *key: int) -> int | None:
+    """How many turns a step learns, by the coin of its place; None for all."""
+    short = child_rng(config.seed, "sft", "short", *key).random() < config.short_turns_share
+    return config.short_turns if short else None
 
 
 def order_of_lessons(
@@ -67,16 +113,16 @@ def order_of_lessons(
     taught = sum(any(turn.valid and (turn.action or not turn.cut) for turn in episode.turns) for episode in usable)
     numbers = {sample.episode for sample in samples}
     place = "the episodes that are trained on, of those that are not held out for validation"
-    yield Pair(len(numbers), taught, 0.0, place)
+    yield Pair(len(numbers), taught, place)
     orders = [list(dict.fromkeys(each.episode for batch in epoch for each in batch)) for epoch in epochs]
     for epoch, order in zip(epochs, orders, strict=True):
         taken = sorted((each.episode, each.key) for batch in epoch for each in batch)
         parted = set(numbers) ^ set(order)
         place = f"episodes that an epoch lacks or should not have ({sorted(parted)[:3]})"
-        yield Pair(len(parted), 0.0, 0.0, place)
-        yield Pair(len(taken), len(samples), 0.0, "the samples of an epoch, each once")
+        yield Pair(len(parted), 0, place)
+        yield Pair(len(taken), len(samples), "the samples of an epoch, each once")
     if len(orders) > 1 and len(numbers) >= _FEW:
-        yield Pair(orders[0] == orders[1], False, 0.0, "whether two epochs have their episodes in one order")
+        yield holds(orders[0] == orders[1], "two epochs have their episodes in one order", False)
 
 
 def few_enough(samples: Samples) -> bool:
@@ -84,23 +130,59 @@ def few_enough(samples: Samples) -> bool:
     return len(samples) <= _EPISODES
 
 
-def tasks_in_turn(tasks: Sequence[Task], asked: Sequence[Task], step: int, size: int) -> Iterator[Pair]:
-    """A step of distillation asks the tasks that follow those of the steps before it; no task comes twice."""
+def rolled_again(
+    tasks: Sequence[Task], episodes: Sequence[Episode], config: DistillConfig, step: int, student: str, limit: int
+) -> Iterator[Pair]:
+    """A step of distillation rolls out the tasks that follow those of the steps before it, some by the student, of at most so many turns."""
+    size = config.batch_size
     expected = tasks[size * step - size : size * step]
-    agreeing = sum(one == other for one, other in zip(expected, asked, strict=False))
-    yield Pair(len(asked), len(expected), 0.0, f"the tasks of step {step}")
-    yield Pair(
-        agreeing,
-        len(expected),
-        0.0,
-        f"the tasks of step {step} that are the next ones in the order of tasks, none of them twice",
-    )
+    agreeing = sum(task == episode.task for task, episode in zip(expected, episodes, strict=False))
+    yield Pair(len(episodes), len(expected), f"the tasks of step {step}")
+    yield Pair(agreeing, len(expected), f"the tasks of step {step} that are the next ones in the order of tasks")
+    share = sum(episode.policy == student for episode in episodes) / len(episodes)
+    place = f"the share of the episodes of step {step} that the student rolled out (on_policy)"
+    yield Pair(share, config.on_policy, place, 0.5 / len(episodes) + 1e-9)
+    turns = min(turns_again(config, step) or limit, limit)
+    longest = max(len(episode.turns) for episode in episodes)
+    yield Pair(longest, min(longest, turns), f"the turns of the longest episode of step {step} (short_turns_share)")
+
+
+def stated_again(
+    renderer: Renderer, sample: TrainingSample, stated: Sequence[AnswerDistribution], logprobs: Tensor | None = None
+) -> Iterator[Pair]:
+    """A token's target is its share among the teacher's whole answers to this turn that begin like its answer; some turns.
+
+    ``logprobs`` (A,): what the teacher has of the tokens, in place of targets that the sample carries.
+    """
+    for turn in sorted(set(ints(sample.turns)))[-_TURNS:]:
+        if not stated[turn] or math.prod(len(span.answers) for span in stated[turn]) > _ANSWERS:
+            continue
+        answers: list[tuple[Sequence[int], float]] = []
+        for words in product(*[zip(span.answers, span.probabilities, strict=True) for span in stated[turn]]):
+            text, chance = " ".join(word for word, _ in words), math.prod(chance for _, chance in words)
+            answers.append((renderer.encode_answer(text), chance))
+        rows = ints((sample.turns == turn).nonzero()[:, 0])
+        ids = ints(sample.learned_ids[rows])
+        for place, (row, token) in enumerate(zip(rows, ids, strict=True)):
+            begun = [
+                (spelled[place], chance) for spelled, chance in answers if tuple(spelled[:place]) == tuple(ids[:place])
+            ]
+            mass = math.fsum(chance for _, chance in begun)
+            if not mass:
+                break
+            again = math.fsum(chance for word, chance in begun if word == token) / mass
+            if logprobs is None:
+                assert sample.soft is not None
+                first = float(sample.soft[1][row][sample.soft[0][row] == token].sum())
+            else:
+                first = float(logprobs[row].exp().nan_to_num(0.0))
+            where = f"turn {turn}, token {place}: the teacher's probability of it (the target), from the answers that it states"
+            yield Pair(first, again, where, 1e-4)
 
 
 def plain_likelihood(loaded: LoadedModel, sample: TrainingSample) -> Tensor:
     """The negative log-likelihood of what a sample learns, by a plain pass."""
-    scores = plain_scores(loaded, SamplingConfig(), sample)
-    return -scores.gather(1, sample.learned_ids[:, None].to(scores.device)).sum()
+    return -plain_logprobs(loaded, SamplingConfig(), sample).sum()
 
 
 def plain_divergence(
@@ -125,58 +207,62 @@ def plain_divergence(
     return (torch.xlogy(p, p) - torch.xlogy(p, mixture) + q.exp() * (q - mixture.log())).sum() / 2
 
 
-@dataclass
-class LessonLaws:
-    """Watches a step in a single process, and changes nothing.
+class LessonLaws(StepLaws):
+    """Watches a step of SFT or distillation.
 
     ``plain``: the sum of the losses of a sample's tokens. ``part``: the run's own loss of some samples.
     """
 
-    runner: LawRunner
-    loaded: LoadedModel
-    config: LessonConfig
-    samples: Samples
-    plain: Callable[[TrainingSample], Tensor]
-    part: Callable[[Samples], Tensor]
+    def __init__(
+        self,
+        runner: LawRunner,
+        loaded: LoadedModel,
+        config: LessonConfig,
+        plain: Callable[[TrainingSample], Tensor],
+        part: Callable[[Samples], Tensor],
+    ) -> None:
+        super().__init__(runner, loaded, config)
+        self.config, self._plain, self._part = config, plain, part
 
-    def begins(self) -> None:
-        """Before the passes."""
-        self._sums = SumWatch(self.loaded, self.config.seed, self.runner.step)
-        self._sums.begins()
-
-    def passed(self, optimizer: torch.optim.Optimizer, lr: float, tokens: int) -> None:
+    def passed(self, samples: Samples, optimizer: torch.optim.Optimizer, lr: float, tokens: int) -> None:
         """Between the passes, which had so many learned ``tokens``, and the optimizer's step."""
-        self.runner.check("loss", self._sums.again)
-        self.runner.check("loss", self._gradient_again, tokens)
-        self._movement = Movement(self.loaded, optimizer, self.config, lr, self.runner.step)
+        self.runner.check("loss", self.sums_again)
+        self.runner.check("loss", self._gradient_again, samples, tokens)
+        self.moves(optimizer, self.config, lr)
 
-    def moved(self, norm: float) -> None:
-        """Behind the optimizer's step."""
-        self.runner.check("optimizer", self._movement.again, norm)
-
-    def _gradient_again(self, tokens: int) -> Iterator[Pair]:
-        """The passes have all learned tokens, and the loss and the gradient of one sample are those of a plain pass."""
-        n_tokens = sum(sample.actions for sample in self.samples)
-        yield Pair(tokens, n_tokens, 0.0, "the learned tokens of the step's passes")
+    def _gradient_again(self, samples: Samples, tokens: int) -> Iterator[Pair]:
+        """The passes have all learned tokens, and the loss and the gradient of some samples are those of plain passes."""
+        n_tokens = sum(sample.actions for sample in samples)
+        yield Pair(tokens, n_tokens, "the learned tokens of the step's passes")
         if self.config.gradient_checkpointing:
             raise NotMeasured("gradient_checkpointing = false")
-        sample = self.samples[0]
-        check_size(self.loaded, len(sample))
-        tensors = [tensor for _, tensor in self._sums.tensors]
+        start = self.runner.step * STRIDE % len(samples)
+        some = [beginning(self.loaded, sample) for sample in (*samples[start:], *samples[:start])[:_SAMPLES]]
+        some = [sample for sample in some if sample.actions]
+        if not some:
+            raise NotMeasured("an answer behind a shorter prompt")
         with precision(self.loaded, self.config):
-            loss = self.part([sample])
-            first = flat_gradients(torch.autograd.grad(loss, tensors, allow_unused=True), tensors)
-        again = self.plain(sample) / n_tokens
+            loss = self._part(some)
+            first = self.gradient([loss])
+        again = torch.stack([self._plain(sample) for sample in some]).sum() / n_tokens
         if self.config.observations:
-            again = again - self.config.observations * read_logprobs(self.loaded, sample).sum() / n_tokens
-        rounding = 1e-4 if is_exact(self.loaded, self.config) else 0.1
-        share = sample.actions / n_tokens
-        place = "one sample's part of the loss, by a plain pass (learned tokens, and observations by their weight)"
-        value = float(again.detach())
-        yield Pair(float(loss.detach()), value, rounding * (share + abs(value)), place)
-        second = flat_gradients(torch.autograd.grad(again, tensors, allow_unused=True), tensors)
-        place = f"the gradient of {self._sums.name} and {len(tensors) - 1} other tensors, of one sample by a plain pass"
-        yield apart(first, second, 5 * rounding, place, rounding * share)
+            read = torch.cat([read_logprobs(self.loaded, sample) for sample in some])
+            again = again - self.config.observations * read.sum() / n_tokens
+        value, share = float(again.detach()), sum(sample.actions for sample in some) / n_tokens
+        place = f"the loss of {len(some)} samples, by plain passes (tokens read and their positions, targets, observations by their weight)"
+        yield Pair(float(loss.detach()), value, place, self.rounding * (share + abs(value)))
+        yield self.same_gradient(first, self.gradient([again]), f"of {len(some)} samples by plain passes")
+
+
+def held_out_again(
+    loss: float, plain: Callable[[TrainingSample], Tensor], samples: Samples, rounding: float
+) -> Iterator[Pair]:
+    """The validation loss of some samples is the mean of their tokens, by plain passes."""
+    with torch.no_grad():
+        again = float(sum(plain(sample) for sample in samples)) / sum(sample.actions for sample in samples)
+    yield Pair(
+        loss, again, "the validation (held-out) loss, a mean over the learned tokens", rounding * (1 + abs(again))
+    )
 
 
 def lowest_again(metrics: Path, best: float | None) -> Iterator[Pair]:
@@ -185,4 +271,4 @@ def lowest_again(metrics: Path, best: float | None) -> Iterator[Pair]:
     losses = [record["validation_loss"] for record in records if record.get("validation_loss") is not None]
     if not losses or best is None:
         raise NotMeasured("a validation")
-    yield Pair(best, min(losses), 0.0, "the lowest validation loss")
+    yield Pair(best, min(losses), "the lowest validation loss")

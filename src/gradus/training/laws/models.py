@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
 from gradus.training.laws.movement import fingerprint, unmoved
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, apart, holds, norm_of
+from gradus.training.trainer_config import TrainerConfig
 
 _LENGTH = 32  # drawn ids
 _LARGEST = 2**31  # bytes of a model that is held a second time
@@ -65,6 +66,7 @@ class StillModels:
         laws.check("optimizer", unmoved, fingerprint(self._loaded, moved_by), self._left)
         laws.check("optimizer", self.frozen_tensors)
         laws.check("reference", self.reference_again, kl)
+        laws.check("optimizer", adapters_again, self._loaded, self._config, laws.step)
 
     def forget(self) -> None:
         """Weights or moments are going to be others."""
@@ -74,7 +76,7 @@ class StillModels:
         """No frozen tensor has moved."""
         moved = (frozen_sums(self._loaded.model) - self._frozen).abs()
         if len(moved):
-            yield Pair(float(moved.max()), 0.0, 0.0, "how far the frozen tensor moved that moved most")
+            yield Pair(float(moved.max()), 0, "how far the frozen tensor moved that moved most")
 
     def reference_again(self, kl: float | None) -> Iterator[Pair]:
         """The reference is where the run began; once weights have moved the divergence from it, ``kl``, is not 0."""
@@ -83,12 +85,32 @@ class StillModels:
         with self._reference() as model:
             distance = (probe(model) - self._start).abs().max()
         yield Pair(
-            float(distance), 0.0, _rounding(self._loaded, 0.0), "its log-probs of drawn ids, against the first step's"
+            float(distance), 0.0, "its log-probs of drawn ids, against the first step's", _rounding(self._loaded, 0.0)
         )
         # The divergence is that of the weights before this step: it follows the movement that the check before this one saw.
         if kl is not None and self._moved > 0.05:
-            yield Pair(kl != 0.0, True, 0.0, "the divergence from it after weights moved")
+            yield holds(kl != 0.0, "the divergence from it after weights moved")
         self._moved = float((probe(self._loaded.model) - self._start).abs().mean())
+
+
+@torch.no_grad()
+def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Iterator[Pair]:
+    """What an adapter adds to its layer is alpha / rank times B A x, on drawn x."""
+    layers: list[Any] = [
+        each for each in loaded.model.modules() if getattr(each, "lora_A", None) and hasattr(each, "base_layer")
+    ]
+    if config.lora is None or config.quantize or not layers:
+        raise NotMeasured("adapters (LoRA) that are not on quantized weights")
+    layer = layers[step % len(layers)]
+    (first,), (second,) = layer.lora_A.values(), layer.lora_B.values()
+    x = torch.randn(4, first.in_features, generator=torch.Generator().manual_seed(step)).to(first.weight)
+    base = layer.base_layer(x.to(layer.base_layer.weight))
+    added = (layer(x.to(layer.base_layer.weight)) - base).float()
+    scale = config.lora.alpha / config.lora.rank
+    again = scale * (x @ first.weight.mT @ second.weight.mT).float()
+    exact = base.dtype == torch.float32
+    place = f"what an adapter (LoRA) adds to its layer, by alpha / rank = {scale:g}"
+    yield apart(added, again, 1e-3 if exact else 0.1, place, (1e-5 if exact else 0.02) * norm_of(base))
 
 
 def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator[Pair]:
@@ -98,9 +120,9 @@ def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator
         raise NotMeasured("a second model of this size in memory")
     again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype)
     prompts = [each.renderer.first("Be brief.", "What is 2 + 2?") for each in (again, loaded)]
-    yield Pair(prompts[0] == prompts[1], True, 0.0, f"whether {folder} reads a prompt as the same tokens")
+    yield holds(prompts[0] == prompts[1], f"{folder} reads a prompt as the same tokens")
     distance = (probe(again.model) - probe(loaded.model)).abs().max()
-    yield Pair(float(distance), 0.0, _rounding(loaded, 1e-4), f"log-probs of drawn ids under {folder}, loaded again")
+    yield Pair(float(distance), 0.0, f"log-probs of drawn ids under {folder}, loaded again", _rounding(loaded, 1e-4))
 
 
 def _rounding(loaded: LoadedModel, exact: float) -> float:

@@ -16,7 +16,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.formulas import remaining
-from gradus.training.laws.runner import NotMeasured, Pair, apart, norm_of
+from gradus.training.laws.runner import NotMeasured, Pair, apart, holds, norm_of
 from gradus.training.trainer_config import OptimizerConfig, TrainerConfig
 
 _NUMBERS = 2**16  # so many weights, at least, are computed again
@@ -57,7 +57,7 @@ class Movement:
 
     def again(self, norm: float) -> Iterator[Pair]:
         """The norm of the gradient, which the run has as ``norm``, and where each drawn tensor must be."""
-        yield Pair(norm, self._norm, 1e-3 * self._norm + 1e-12, "the norm of the gradient")
+        yield Pair(norm, self._norm, "the norm of the gradient", 1e-3 * self._norm + 1e-12)
         limit = self._config.grad_clip or math.inf
         clip = min(1.0, limit / (self._norm + 1e-6))
         kept = self._kept()
@@ -65,8 +65,8 @@ class Movement:
             master, gradient = master_of(weight), clip * before["gradient"]
             after, moved = kept[master], master.detach() - before["value"]
             by_muon = self._config.optimizer == "muon" and gradient.dim() == 2 and not _EMBEDDING.search(name)
-            place = f"whether the optimizer moves {name} by Muon, which is for matrices inside the blocks"
-            yield Pair("momentum_buffer" in after, by_muon, 0.0, place)
+            place = f"the optimizer moves {name} by Muon, which is for matrices inside the blocks"
+            yield holds("momentum_buffer" in after, place, by_muon)
             if "momentum_buffer" in after:
                 exact, (mean, moved, change) = 0.2, self._muon(before, gradient, moved)
             elif "exp_avg" in after:
@@ -133,7 +133,7 @@ def unmoved(before: Mapping[str, float], now: Mapping[str, float]) -> Iterator[P
     """Between two updates nothing moves: what an update finds of weights and moments is what the one before it left."""
     for name in before:
         place = f"the {name} at the beginning of an update, against the end of the one before: a sum over some numbers"
-        yield Pair(now.get(name, 0.0), before[name], 0.0, place)
+        yield Pair(now.get(name, 0.0), before[name], place)
 
 
 def drawn_tensors(model: nn.Module, seed: int, step: int) -> list[tuple[str, nn.Parameter]]:
@@ -160,4 +160,4 @@ def scheduled_rate(config: OptimizerConfig, steps: int, step: int, lr: float) ->
     left = remaining(config.schedule, min(1.0, (step - 1 - warm) / max(1, steps - warm)))
     share = config.min_lr_ratio + left * (1.0 - config.min_lr_ratio)
     again = config.lr * (step / warm if step <= warm else share)
-    yield Pair(lr, again, 1e-6 * config.lr, "the learning rate")
+    yield Pair(lr, again, "the learning rate", 1e-6 * config.lr)

@@ -19,14 +19,19 @@ from gradus.training.law_names import LAWS, LawName
 class Pair:
     """Two computations of one number.
 
-    ``first``: as the run has it; ``second``: computed again. ``allowed``: the largest difference that rounding explains. ``place``: the
-    tensor, token, group or file, in words.
+    ``first``: as the run has it; ``second``: computed again. ``place``: the tensor, token, group or file, in words. ``allowed``: the
+    largest difference that rounding explains.
     """
 
     first: float
     second: float
-    allowed: float
     place: str
+    allowed: float = 0.0
+
+
+def holds(claim: bool, place: str, truth: bool = True) -> Pair:
+    """Compares whether something is so."""
+    return Pair(claim, truth, f"whether {place}")
 
 
 def norm_of(tensor: Tensor) -> float:
@@ -38,7 +43,7 @@ def apart(first: Tensor, second: Tensor, share: float, place: str, noise: float 
     """Compares two tensors by the norm of their difference; ``share`` of the second's norm, and ``noise``, are allowed."""
     size = norm_of(second)
     where = f"{place}, the norm of the difference from a tensor of norm {size:.3g}"
-    return Pair(norm_of(first - second), 0.0, share * size + noise, where)
+    return Pair(norm_of(first - second), 0.0, where, share * size + noise)
 
 
 class NotMeasured(Exception):

@@ -6,24 +6,27 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any, cast
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from gradus.core import Episode, Group
+from gradus.core import Episode, Group, StopReason
 from gradus.core.metrics import SftRecord, StepRecord
 from gradus.core.values import plain
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import read_settings
 from gradus.rollouts import read_episodes
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, holds
 from gradus.training.run.checkpoints import LocalState
 
 _EPISODES = 4  # of a file, that are compared field by field
+_ROOM = 256  # tokens of an answer outside of an environment, at least
 _LARGEST = 2**30  # bytes that are read back
 _OPEN: Any = safe_open  # it has no types
 Record = Mapping[str, Any]
@@ -49,16 +52,16 @@ def checkpoint_again(
 ) -> Iterator[Pair]:
     """A checkpoint has the state in memory, and the weights and the optimizer of ``training``."""
     document = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    yield Pair(step, document["step"], 0.0, f"the step in {path.name}/state.json")
-    yield Pair(step, int(path.name.removeprefix("step-")), 0.0, f"the step in the name {path.name}")
+    yield Pair(step, document["step"], f"the step in {path.name}/state.json")
+    yield Pair(step, int(path.name.removeprefix("step-")), f"the step in the name {path.name}")
     for name, value in state.items():
-        same = json.loads(json.dumps(value)) == document["state"].get(name)
-        yield Pair(same, True, 0.0, f"{name} in {path.name}/state.json, whether it is that of the run")
+        stored = json.loads(json.dumps(value)) == document["state"].get(name)
+        yield holds(stored, f"{name} in {path.name}/state.json is that of the run")
     metrics = metrics_path.read_bytes()
-    yield Pair(document["offset"], len(metrics), 0.0, f"the bytes of metrics.jsonl, against the offset of {path.name}")
+    yield Pair(document["offset"], len(metrics), f"the bytes of metrics.jsonl, against the offset of {path.name}")
     kinds = (b'{"kind": "step"', b'{"kind": "sft"', b'{"kind": "distill"')
     steps = [line for line in metrics.splitlines() if line.startswith(kinds)]
-    yield Pair(step, len(steps), 0.0, "the steps in metrics.jsonl, each once")
+    yield Pair(step, len(steps), "the steps in metrics.jsonl, each once")
     if training is None:
         return
     trained = {name: weight.data for name, weight in training.model.named_parameters() if weight.requires_grad}
@@ -68,7 +71,7 @@ def checkpoint_again(
     yield from _same_tensors(trained, path / "weights.safetensors", exact=True)
     stored = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
     place = f"{path.name}/optimizer.pt: numbers that differ from the optimizer's"
-    yield Pair(_differing(training.optimizer.state_dict(), stored), 0.0, 0.0, place)
+    yield Pair(_differing(training.optimizer.state_dict(), stored), 0, place)
 
 
 def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> Iterator[Pair]:
@@ -76,10 +79,10 @@ def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> 
     with _OPEN(path, "pt") as file:
         names = set(cast(list[str], file.keys()))
         if exact:
-            yield Pair(len(names ^ tensors.keys()), 0.0, 0.0, f"{path.name}: tensors that only one side has")
+            yield Pair(len(names ^ tensors.keys()), 0, f"{path.name}: tensors that only one side has")
         for name in sorted(names & tensors.keys()):
             differing = _differing(tensors[name], file.get_tensor(name))
-            yield Pair(differing, 0.0, 0.0, f"{path.parent.name}/{path.name}: numbers of {name} that differ")
+            yield Pair(differing, 0, f"{path.parent.name}/{path.name}: numbers of {name} that differ")
 
 
 def _differing(first: Any, second: Any) -> int:
@@ -99,18 +102,22 @@ def _differing(first: Any, second: Any) -> int:
     return int(not isinstance(first, type(second)) or bool(first != second))
 
 
-def folder_again(folder: Path, loaded: LoadedModel) -> Iterator[Pair]:
-    """A model folder has the settings of the model in memory, what transformers draws by is how it was sampled, and tensors are equal by name."""
+def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None = None) -> Iterator[Pair]:
+    """A model folder has the settings in memory, how tokens were ``drawn``, the same for transformers, and tensors that are equal by name."""
     settings = read_settings(folder)
-    yield Pair(
-        settings == loaded.settings, True, 0.0, f"{folder.name}: whether its gradus.json has the settings in memory"
-    )
-    path, sampling = folder / "generation_config.json", loaded.settings.sampling
-    if sampling is not None and not sampling.greedy and path.is_file():
-        written = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("temperature", "top_p", "top_k"):
-            value = getattr(sampling, name)
-            yield Pair(written.get(name, value), value, 1e-9, f"{name} in {folder.name}/generation_config.json")
+    yield holds(settings == loaded.settings, f"{folder.name}/gradus.json has the settings in memory")
+    if settings is not None and drawn is not None:
+        yield holds(
+            settings.sampling == drawn, f"{folder.name}/gradus.json has the sampling (temperature, limit) of the run"
+        )
+    sampling = drawn or loaded.settings.sampling or SamplingConfig()
+    path = folder / "generation_config.json"
+    written: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    values = {"do_sample": not sampling.greedy, "eos_token_id": sorted(loaded.renderer.stop_ids)}
+    values |= {} if sampling.greedy else sampling.model_dump(include={"temperature", "top_p", "top_k"})
+    for name, value in {**values, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)}.items():
+        place = f"{folder.name}/generation_config.json says {name} = {value}, as the run's sampling and stop tokens do"
+        yield holds(written.get(name, value) == value, place)
     tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
         yield from _same_tensors(tensors, path, exact=False)
@@ -119,15 +126,15 @@ def folder_again(folder: Path, loaded: LoadedModel) -> Iterator[Pair]:
 def episodes_again(folder: Path, step: int, groups: Sequence[Group]) -> Iterator[Pair]:
     """The file of a step's episodes, read back, has every member of ``groups`` with all that is known of it."""
     path = folder / "episodes" / f"step-{step:06d}.jsonl.gz"
-    yield Pair(path.is_file(), True, 0.0, f"whether the episodes of step {step} are stored in {path.name}")
+    yield holds(path.is_file(), f"the episodes of step {step} are stored in {path.name}")
     stored = read_episodes(path).episodes
     episodes = [episode for group in groups for episode in group.episodes]
-    yield Pair(len(stored), len(episodes), 0.0, f"the episodes in {path.name}")
+    yield Pair(len(stored), len(episodes), f"the episodes in {path.name}")
     some = list(enumerate(zip(stored, episodes, strict=True)))[:: max(1, len(stored) // _EPISODES)]
     for number, (first, second) in some:
         stored_fields, memory_fields = _plain(first), _plain(second)
         parted = sorted(name for name in memory_fields if stored_fields[name] != memory_fields[name])
-        yield Pair(len(parted), 0.0, 0.0, f"{path.name}, episode {number}: fields that differ ({', '.join(parted)})")
+        yield Pair(len(parted), 0, f"{path.name}, episode {number}: fields that differ ({', '.join(parted)})")
 
 
 def _plain(episode: Episode) -> dict[str, Any]:
@@ -138,32 +145,65 @@ def line_again(metrics: Path, record: StepRecord | SftRecord) -> Iterator[Pair]:
     """The last line of this kind in the metrics is the record in memory."""
     kind = json.dumps({"kind": record["kind"]}).removesuffix("}").encode()
     lines = [line for line in _last_lines(metrics) if line.startswith(kind)]
-    yield Pair(bool(lines), True, 0.0, f"{metrics.name}: whether it has the line of a step")
+    yield holds(bool(lines), f"{metrics.name} has the line of a step")
     stored = json.loads(lines[-1])
     parted = [name for name, value in record.items() if isinstance(value, int | str) and stored.get(name) != value]
-    yield Pair(len(parted), 0.0, 0.0, f"{metrics.name}: figures that differ from those in memory ({', '.join(parted)})")
+    yield Pair(len(parted), 0, f"{metrics.name}: figures that differ from those in memory ({', '.join(parted)})")
 
 
 def figures_again(record: StepRecord, groups: Sequence[Group], lr: float) -> Iterator[Pair]:
-    """The means and counts of a step's record are those of its episodes."""
+    """The means, shares and counts of a step's record are those of its episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
-    rewards = [each.reward.value for each in episodes if each.reward and each.reward.value is not None]
-    truths = [each.metrics.get("true_reward") for each in episodes]
-    true_rewards = [value for value in truths if value is not None]
-    tokens = [len(turn.tokens.action_ids) for each in episodes for turn in each.turns if turn.tokens]
-    again = {
-        "reward_mean": fmean(rewards) if rewards else None,
-        "true_reward_mean": fmean(true_rewards) if true_rewards else None,
-        "groups": len(groups),
-        "episodes": len(episodes),
-        "action_tokens": sum(tokens),
-        "lr": lr,
+    completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    lengths = [[len(turn.tokens.action_ids) for turn in each.turns if turn.tokens] for each in episodes]
+    rewards = [[value for value in group.values() if value is not None] for group in groups]
+    values: dict[str, Sequence[float | None]] = {
+        "reward_mean": list(chain(*rewards)),
+        "reward_std": [pstdev(group) for group in rewards if len(group) > 1],
+        "true_reward_mean": [each.metrics.get("true_reward") for each in completed],
+        "failed_episodes": [each.stop is StopReason.FAILED for each in episodes],
+        "turn_limit_episodes": [each.stop is StopReason.TURN_LIMIT for each in episodes],
+        "invalid_actions": [not turn.valid for turn in turns],
+        "turns_mean": [len(each.turns) for each in completed],
     }
+    again = {name: _mean(each) for name, each in values.items()}
+    again |= {"groups": len(groups), "episodes": len(episodes), "action_tokens": sum(chain(*lengths)), "lr": lr}
+    figures: dict[str, Any] = {**record}
+    for name, mean in record["components"].items():
+        figures[f"component {name}"] = mean
+        again[f"component {name}"] = _mean([each.reward.components.get(name) for each in completed if each.reward])
     for name, value in again.items():
-        actual = record.get(name)
-        yield Pair((actual is None) == (value is None), True, 0.0, f"{name} of the step's record, whether there is one")
+        actual = figures.get(name)
+        yield holds(actual is None, f"{name} of the step's record is missing", value is None)
         if actual is not None and value is not None:
-            yield Pair(cast(float, actual), value, 1e-9 * max(1.0, abs(value)), f"{name} of the step's record")
+            yield Pair(actual, value, f"{name} of the step's record (metrics)", 1e-6 * max(1.0, abs(value)))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are known; None of none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def splits_again(folder: Path, start: Path, every: int, step: int) -> Iterator[Pair]:
+    """splits.json names what the model at ``start`` was taught, and no task that judges is taught or trained; episodes are stored at their steps."""
+    splits, before = ({name: set(ids) for name, ids in _read(path).items()} for path in (folder, start.parent))
+    forgotten = before.get("teach", set()) - splits.get("teach", set())
+    yield Pair(len(forgotten), 0, "tasks that the model was taught, which splits.json does not list under teach")
+    judging = splits.get("validation", set()) | splits.get("conditions", set())
+    both = judging & (splits.get("teach", set()) | splits.get("train", set()))
+    yield Pair(len(both), 0, "tasks of splits.json that judge, and are taught or trained on")
+    last = step - step % every if every else 0
+    path = folder / "episodes" / f"step-{last:06d}.jsonl.gz"
+    yield holds(
+        not last or path.is_file(), f"the episodes of step {last} (store_every) are stored in episodes/{path.name}"
+    )
+
+
+def _read(folder: Path) -> dict[str, list[str]]:
+    path = folder / "splits.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _last_lines(path: Path) -> list[bytes]:
@@ -179,15 +219,18 @@ def best_again(metrics: Path, best_by: str, step: int | None, reward: float | No
     for line in metrics.read_bytes().splitlines():
         record: Record = json.loads(line) if line.startswith(b'{"kind": "validation"') else {}
         if record and best_by in ("both", record["decoding"]):
-            values = [value for value in record["rewards"] if value is not None]
-            rewards.setdefault(record["step"], []).append(fmean(values) if values else math.nan)
+            mean = _mean(record["rewards"])
+            rewards.setdefault(record["step"], []).append(math.nan if mean is None else mean)
+            if mean is not None:
+                place = f"the mean reward of the validation at step {record['step']}, in the metrics"
+                yield Pair(record["reward_mean"], mean, place, 1e-4 * max(1.0, abs(mean)))
     means = {number: fmean(values) for number, values in rewards.items()}
     means = {number: mean for number, mean in means.items() if not math.isnan(mean)}
     if not means or step is None or reward is None:
         raise NotMeasured("a validation")
     highest = max(means.values())
     rounding = 1e-4 * max(1.0, abs(highest))
-    yield Pair(reward, highest, rounding, "the reward of the best validation")
+    yield Pair(reward, highest, "the reward of the best validation", rounding)
     yield Pair(
-        means.get(step, -math.inf), highest, rounding, f"the reward of the validation at step {step}, the best one"
+        means.get(step, -math.inf), highest, f"the reward of the validation at step {step}, the best one", rounding
     )

@@ -10,7 +10,7 @@ from gradus.core.values import plain
 from gradus.core.waiting import blocking
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import NO_IDS, training_tasks
-from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.laws.runner import NotMeasured, Pair, holds
 
 _ROWS = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # rows of which two shuffles may be equal by chance
@@ -32,17 +32,17 @@ def tasks_again(
     actual = sorted((group.task.seed, group.task.id) for group in groups)
     again = sum(one == other for one, other in zip(actual, expected, strict=True))
     place = f"the tasks of the step that are numbers {before} and up in the run's order"
-    yield Pair(len(groups), again, 0.0, place)
+    yield Pair(len(groups), again, place)
     conditions = spec.conditions if spec.content is not None else ()
     judges = {spec.identify(task).id for name in conditions for task in spec.tasks(name)}
     judges |= {task.id for task in judging}
-    yield Pair(trained, config.groups, 0.0, "the groups that the step trains on")
+    yield Pair(trained, config.groups, "the groups that the step trains on")
     for group in groups:
         task = group.task
         place = f"the task with seed {task.seed}"
-        yield Pair(task.id in judges, False, 0.0, f"{place}: whether validation or a condition asks it too")
+        yield holds(task.id in judges, f"{place}: validation or a condition asks it too", False)
         members = sum(episode.task == task and episode.task.id == task.id for episode in group.episodes)
-        yield Pair(len(group.episodes), members, 0.0, f"{place}: members of its group that have it")
+        yield Pair(len(group.episodes), members, f"{place}: members of its group that have it")
 
 
 def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Iterator[Pair]:
@@ -59,10 +59,10 @@ def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Iterator[Pair]:
     keys = [id(row_of(spec, task)) if rows else task.seed for task in walked]
     first, second = keys[start : start + number], keys[start + number :]
     for epoch in (first, second):
-        yield Pair(len(set(epoch)), number, 0.0, "different rows in an epoch")
-    yield Pair(first == second, False, 0.0, "whether two epochs have one order")
+        yield Pair(len(set(epoch)), number, "different rows in an epoch")
+    yield holds(first == second, "two epochs have one order", False)
     seeds = [task.seed for task in walked[:number]]
-    yield Pair(seeds == [task.seed for task in other], False, 0.0, "whether two seeds have one order")
+    yield holds(seeds == [task.seed for task in other], "two seeds have one order", False)
 
 
 def row_of(spec: EnvironmentSpec, task: Task) -> Any:
@@ -90,7 +90,7 @@ def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Sequence[Group
         ):
             odd.append(f"{place}, {episode.stop.value}, where its last answer was {'cut' if cut else 'complete'}")
     place = f"episodes that end otherwise than max_turns {limit} and the cut of their last answer say ({'; '.join(odd[:2])})"
-    yield Pair(len(odd), 0.0, 0.0, place)
+    yield Pair(len(odd), 0, place)
 
 
 def played_again(spec: EnvironmentSpec, groups: Sequence[Group]) -> Iterator[Pair]:
@@ -108,7 +108,7 @@ def played_again(spec: EnvironmentSpec, groups: Sequence[Group]) -> Iterator[Pai
             raise NotMeasured("an environment that repeats itself")
         for name, value in _stored(episode).items():
             place = f"{name}, of member {episode.member} of the task with seed {episode.task.seed}"
-            yield Pair(value == again[name], True, 0.0, f"{place}, whether it is what a new environment gives")
+            yield holds(value == again[name], f"{place}, is what a new environment gives")
 
 
 def _stored(episode: Episode) -> dict[str, Any]:
@@ -132,12 +132,14 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
     task = episode.task
     try:
         name = f"{task.condition}-{task.seed}-{episode.member}"
+        results = _step_results(getattr(environment, "inner", None))
         shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
         seen: dict[str, Any] = {"system prompt": environment.system_prompt or ""}
         for turn in episode.turns:
             seen[f"what turn {turn.index} showed"] = (shown.text, shown.messages, plain(shown.data), shown.restart)
             shown = environment.step(turn.action)
-            effect = shown.reward, shown.action_valid, shown.action_error, shown.action_spans, plain(shown.action_data)
+            reward = results[-1][1] if results and isinstance(results[-1], tuple) else shown.reward
+            effect = reward, shown.action_valid, shown.action_error, shown.action_spans, plain(shown.action_data)
             seen[f"what became of the answer of turn {turn.index}"] = effect
         seen["outcome"] = plain(dict(environment.outcome() or {}))
         if episode.stop is not StopReason.TOKEN_LIMIT:
@@ -148,3 +150,17 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
         raise NotMeasured(f"an environment that takes answers again ({type(error).__name__}: {error})") from error
     finally:
         environment.close()
+
+
+def _step_results(inner: Any) -> list[Any]:
+    """What the steps of a wrapped environment are going to return, as it returns it."""
+    results: list[Any] = []
+    if hasattr(inner, "step"):
+        step = inner.step
+
+        def kept(*args: Any, **options: Any) -> Any:
+            results.append(step(*args, **options))
+            return results[-1]
+
+        inner.step = kept
+    return results

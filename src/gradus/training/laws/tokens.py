@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import dropwhile, pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from gradus.core import Group, Renderer, Turn, TurnTokens
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.laws.credit import advantages_again, group_members
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, holds
 
 _EPISODES = 8  # whose text is looked at
 _LOOKED_AT = 16  # episodes whose tokens are looked at, behind the first step
@@ -58,9 +57,9 @@ def tokens_again(
     for sample in (each for each in samples if each.episode % every == 0):
         member, trained = members[sample.episode], _answers(sample)
         place = f"episode {sample.episode}: the group of its sample"
-        yield Pair(sample.key[0], member.group, 0.0, place)
+        yield Pair(sample.key[0], member.group, place)
         twice = sum((sample.episode, turn) in answers for turn in trained)
-        yield Pair(twice, 0, 0.0, f"episode {sample.episode}: turns that are trained twice")
+        yield Pair(twice, 0, f"episode {sample.episode}: turns that are trained twice")
         answers.update({(sample.episode, turn): answer for turn, answer in trained.items()})
         yield _shown(member.episode.turns, sample, trained)
     for number in range(0, len(members), every):
@@ -93,19 +92,20 @@ def _answer_again(
     """How many tokens of an answer are trained, how many of these are, in id, place and log-prob, what was sampled, and what they are read behind."""
     again = list(zip(range(len(sampled.action_ids)), sampled.action_ids, sampled.logprobs, strict=True))
     trained: Sequence[Token] = () if answer is None else answer.tokens
-    yield Pair(len(trained), len(again), 0.0, f"{place}: its trained tokens")
+    yield Pair(len(trained), len(again), f"{place}: its trained tokens")
     agreeing = sum(one == other for one, other in zip(trained, again, strict=True))
-    yield Pair(len(trained), agreeing, 0.0, f"{place}: trained tokens that are those of the sampler")
+    yield Pair(
+        len(trained), agreeing, f"{place}: trained tokens that are those of the sampler, id, position and log-prob"
+    )
     if answer is not None:
         # After a restart the policy read all that stands before.
         context = sampled.context_ids
         first = 0 if sampled.restart else max(0, answer.start - len(context))
         reads = tuple(answer.ids[first : answer.start]) == tuple(context)
-        yield Pair(reads, True, 0.0, f"{place}: what is read before the answer")
+        yield holds(reads, f"{place}: what is read before the answer is the prompt that the sampler read")
     if stop_ids is not None and turn.asked is None:
         ends = sampled.action_ids[-1] in stop_ids
-        where = f"{place}: whether a stop token ends the answer, as none does that a limit cut"
-        yield Pair(ends, not turn.cut, 0.0, where)
+        yield holds(ends, f"{place}: a stop token ends the answer, as none does that a limit cut", not turn.cut)
 
 
 def _shown(turns: Sequence[Turn], sample: TrainingSample, trained: Mapping[int, _Answer]) -> Pair:
@@ -113,37 +113,51 @@ def _shown(turns: Sequence[Turn], sample: TrainingSample, trained: Mapping[int, 
     ends = sorted((answer.start, answer.end + turns[turn].cut) for turn, answer in trained.items())
     between = [place for (_, end), (start, _) in pairwise(ends) for place in range(end, start)]
     known = sample.read is not None and all(turn.tokens is not None and turn.tokens.action_ids for turn in turns)
-    same = not known or between == ints(cast(Tensor, sample.read))
-    place = f"episode {sample.episode}: whether the tokens that the environment showed, which observations predict, stand between answers"
-    return Pair(same, True, 0.0, place)
+    agree = not known or between == ints(cast(Tensor, sample.read))
+    place = f"episode {sample.episode}: the tokens that the environment showed, which observations predict, stand between answers"
+    return holds(agree, place)
 
 
 def text_again(groups: Sequence[Group], renderer: Renderer) -> Iterator[Pair]:
     """What the tokenizer makes of tokens: those that were read hold what was shown, those that were said are the answer that is graded."""
-    tokenizer = getattr(renderer, "tokenizer", None)
-    if tokenizer is None:
-        raise NotMeasured("a tokenizer")
-    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     members = [episode for group in groups for episode in group.episodes[:1]]
     for episode in members[:_EPISODES]:
         for turn in episode.turns:
             if turn.tokens is None:
                 continue
             place = f"the task with seed {episode.task.seed}, turn {turn.index}"
-            shown = [message.content for message in turn.messages if message.role in ("user", "system")]
-            if not turn.messages:
-                shown = [turn.observation]
+            shown = texts_shown(turn)
             if turn.tokens.restart and not (turn.messages and turn.messages[0].role == "system"):
                 shown.append(episode.system_prompt)
-            read = _letters(decode(list(turn.tokens.context_ids)))
-            for text in map(_letters, shown):
-                kept = text in read or _letters(decode(tokenizer.encode(text, add_special_tokens=False))) != text
-                yield Pair(kept, True, 0.0, f"{place}: whether the prompt holds {text[:40]!r}, white space aside")
+            yield from texts_again(renderer, turn.tokens.context_ids, shown, f"{place}: the prompt")
             if turn.asked is None:
                 behind = dropwhile(lambda token: token in renderer.stop_ids, reversed(turn.tokens.action_ids))
-                ids = [*behind][::-1]
-                said = turn.action.endswith(decode(ids))
-                yield Pair(said, True, 0.0, f"{place}: whether the answer {turn.action[:40]!r} is its tokens' text")
+                text = _decoded(renderer, [*behind][::-1])
+                yield holds(turn.action.endswith(text), f"{place}: the answer {turn.action[:40]!r} is its tokens' text")
+
+
+def texts_shown(turn: Turn) -> list[str]:
+    """What the environment showed in a turn."""
+    shown = [message.content for message in turn.messages if message.role in ("user", "system")]
+    return shown if turn.messages else [turn.observation]
+
+
+def texts_again(renderer: Renderer, ids: Sequence[int], texts: Sequence[str], place: str) -> Iterator[Pair]:
+    """The tokens that are read hold the texts, one behind the other or not; white space aside, and what the tokenizer cannot write."""
+    read = _letters(_decoded(renderer, ids))
+    for text in texts:
+        kept = _letters(text) in read
+        if not kept:
+            spelled = renderer.encode_answer(text)
+            kept = _letters(text) not in _letters(_decoded(renderer, spelled))
+        yield holds(kept, f"{place} holds {text[:40]!r}, white space aside, among the tokens that are read")
+
+
+def _decoded(renderer: Renderer, ids: Sequence[int]) -> str:
+    tokenizer: Any = getattr(renderer, "tokenizer", None)
+    if tokenizer is None:
+        raise NotMeasured("a tokenizer")
+    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _letters(text: str) -> str:

@@ -45,7 +45,7 @@ class ServedLessonModel:
         computed = sum(len(sample) - 1 for sample in samples)
         return StepSums(loss=_mean_loss(samples, scored), right=None, computed=computed, norm=norm)
 
-    def measure(self, samples: Samples) -> HeldOutFigures:
+    def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
         """The loss on samples that are not trained."""
         return HeldOutFigures(loss=_mean_loss(samples, self.weights.remote.forward(samples)), accuracy=None)
 
