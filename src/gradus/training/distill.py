@@ -139,7 +139,7 @@ class _DistillLessons:
         if self._stated is not None:
             laws.check("credit", stated_again, self._student.loaded.renderer, *self._stated)
         if self._config.history_noise:
-            laws.check("text", noise_again, samples, self._config.history_noise)
+            laws.check("text", noise_again, samples, samples, self._config.history_noise)
 
     def _roll_out(
         self,

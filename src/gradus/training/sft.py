@@ -153,7 +153,7 @@ class _SftLessons:
         turns = turns_again(self._config, *place)
         laws.check("text", lesson_text, self._renderer, self._training, samples, self._config, turns)
         if self._config.history_noise:
-            laws.check("text", noise_again, samples, self._config.history_noise)
+            laws.check("text", noise_again, samples, self._samples, self._config.history_noise)
 
 
 def likelihood(loaded: LoadedModel, batch: MicroBatch, *, read: bool = False) -> LessonLoss:

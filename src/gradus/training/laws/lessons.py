@@ -82,21 +82,17 @@ def _conversation_again(
     yield from texts_again(renderer, ints(sample.ids[:start]), texts, place)
 
 
-def noise_again(batch: Samples, share: float) -> Iterator[Pair]:
-    """Of the answer tokens that can be others, the share that the settings name is read as others, but for chance."""
-    offsets = torch.cat([sample.offsets for sample in batch])
-    learned = torch.cat([sample.learned_ids for sample in batch])
-    changed = torch.cat([sample.ids[sample.positions] != sample.learned_ids for sample in batch])
-    fewest = most = 0.0
-    for offset in offsets.unique():
-        here = offsets == offset
-        kinds, count = len(learned[here].unique()), float(here.sum())
-        # A word of a pool of two is drawn again half of the time; other batches may have words that this one lacks.
-        fewest += share * count * (1 - 1 / kinds)
-        most += share * count
-    middle, chance = (fewest + most) / 2, _ERRORS * math.sqrt(most) + 1
-    place = "answer tokens that are read as other ones (history_noise), between what the share gives of few and of many words"
-    yield Pair(float(changed.sum()), middle, place, (most - fewest) / 2 + chance)
+def noise_again(batch: Samples, samples: Samples, share: float) -> Iterator[Pair]:
+    """The share of answer tokens that the settings name is read as tokens that any of the ``samples`` has at that place, but for chance."""
+    pools: dict[int, set[int]] = {}
+    for sample in samples:
+        for offset, token in zip(ints(sample.offsets), ints(sample.learned_ids), strict=True):
+            pools.setdefault(offset, set()).add(token)
+    # A word of a pool of two is drawn again half of the time.
+    rates = [share * (1 - 1 / len(pools[offset])) for sample in batch for offset in ints(sample.offsets)]
+    chance = _ERRORS * math.sqrt(sum(rate * (1 - rate) for rate in rates)) + 1
+    changed = sum(int((sample.ids[sample.positions] != sample.learned_ids).sum()) for sample in batch)
+    yield Pair(changed, sum(rates), "answer tokens that are read as other ones (history_noise)", chance)
 
 
 def turns_again(config: LessonConfig, *key: int) -> int | None:

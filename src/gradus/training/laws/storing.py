@@ -113,10 +113,13 @@ def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None
     sampling = drawn or loaded.settings.sampling or SamplingConfig()
     path = folder / "generation_config.json"
     written: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    values = {"do_sample": not sampling.greedy, "eos_token_id": sorted(loaded.renderer.stop_ids)}
+    ends = written.get("eos_token_id", sorted(loaded.renderer.stop_ids))
+    ends = {ends} if isinstance(ends, int) else set(ends)
+    yield holds(ends == loaded.renderer.stop_ids, f"{path.name} of {folder.name} ends at the stop tokens of the run")
+    values = {"do_sample": not sampling.greedy}
     values |= {} if sampling.greedy else sampling.model_dump(include={"temperature", "top_p", "top_k"})
     for name, value in {**values, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)}.items():
-        place = f"{folder.name}/generation_config.json says {name} = {value}, as the run's sampling and stop tokens do"
+        place = f"{folder.name}/generation_config.json says {name} = {value}, as the run's sampling does"
         yield holds(written.get(name, value) == value, place)
     tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):

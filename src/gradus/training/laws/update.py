@@ -21,7 +21,7 @@ from gradus.training.engine.objective import BatchTokens, UpdatePlan
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.update import UpdateTrainer, microbatch_loss
-from gradus.training.laws.draws import beginning, plain_logprobs, plain_scores, read_logprobs
+from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
 from gradus.training.laws.step import StepLaws
@@ -95,9 +95,9 @@ class UpdateLaws(StepLaws):
         check = self.runner.check
         check("loss", self.sums_again)
         check("loss", self._dealt_again, trainer, plan)
+        check("tokens", self._logprobs_again)
         if self._fresh and not self._updates:
             check("sampler", self._sampled_again)
-        check("tokens", self._logprobs_again)
         check("loss", self._factors_again, trainer, plan, loss)
         if not self._updates:
             if self.config.algorithm not in FORMULAS or self.config.correction is not None:
@@ -183,9 +183,11 @@ class UpdateLaws(StepLaws):
 
     @torch.no_grad()
     def _logprobs_again(self) -> Iterator[Pair]:
-        """The log-probs of passes that share prefixes are those of each sample alone; some samples, others at each update."""
-        rng = np.random.default_rng(child_seed(self.config.seed, "laws", self.runner.step, self._updates))
-        for index in map(int, rng.permutation(sorted(self._passes))[:_SAMPLES]):
+        """The log-probs of passes that share prefixes are those of each sample alone: where the sampler has the most other ones, and of some samples."""
+        indexes = sorted(self._passes)
+        away = [float((self._passes[index].logprobs - self.samples[index].logprobs).abs().max()) for index in indexes]
+        drawn = indexes[self.runner.step * STRIDE % len(indexes) :]
+        for index in [indexes[int(np.argmax(away))], *drawn[: _SAMPLES - 1]]:
             sample, tokens = beginning(self.loaded, self.samples[index]), self._passes[index]
             again = plain_logprobs(self.loaded, self.config.sampling, sample)
             what = "of the trainer's microbatch (its tokens, their positions, what each reads) from a plain pass"
