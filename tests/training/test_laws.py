@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import healthy_runs
 import numpy as np
 import pytest
 import torch
@@ -17,20 +18,29 @@ from fakes import lamps
 from healthy_runs import healthy_settings, largest_shares, teach
 from short_runs import Stopped, grpo_config, lines, stop_after, train
 
+import gradus
 from gradus.algorithms import LOSSES, Algorithm, LossResult
 from gradus.core import ConfigError, Observation, StopReason
+from gradus.interop.suites import games
+from gradus.interop.suites.games import ClassEnvironment
 from gradus.policies.local import conversation, policy, sampling
 from gradus.policies.local.conversation import Conversation
+from gradus.policies.local.kv_cache import RaggedCache
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts.under_way import UnderWay
-from gradus.training import grpo, learner, lesson_model, lessons, sft
+from gradus.training import distill, grpo, learner, lesson_model, lessons, sft
 from gradus.training.config import GrpoConfig
 from gradus.training.data import tasks
+from gradus.training.data.answer_targets import AnswerTargets
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine import loss_step, objective, optimizers, update
+from gradus.training.engine import loss_step, objective, optimizers, prepare, update
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.law_names import LAWS
+from gradus.training.laws.episodes import weighed_again
 from gradus.training.laws.movement import Movement
 from gradus.training.laws.runner import LawBroken, norm_of
+from gradus.training.laws.tasks import played_again
+from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.run import checkpoints
 
 Call = Callable[..., Any]
@@ -170,6 +180,37 @@ def shifted_mean(sample: TrainingSample) -> Any:
     return sample.advantages + 0.3
 
 
+def one_prefix(batches: Sequence[Any]) -> list[Any]:
+    """All shared prefixes of a pass hold the prompt of its first group."""
+    changed: list[Any] = []
+    for batch in batches:
+        number, length = batch.tree.prefixes
+        ids = batch.input_ids.clone()
+        ids[0, : number * length] = ids[0, :length].repeat(number)
+        changed.append(replace(batch, input_ids=ids))
+    return changed
+
+
+def cache_of_first(real: Call) -> Call:
+    """Rows that begin as another one get the cache of the first group's prompt."""
+    return lambda self, sources, targets, width: real(self, [sources[0]] * len(targets), targets, width)
+
+
+def without_ratio(real: Call) -> Call:
+    """In later epochs the divergence is not weighed by the ratio to the sampler."""
+    return lambda config, plan, tokens, reference: real(config, plan, replace(tokens, old=tokens.logprobs), reference)
+
+
+def without_alpha(real: Call) -> Call:
+    """Adapters are scaled by 1, whatever alpha is set."""
+    return lambda model, config, seed: real(model, config.model_copy(update={"alpha": config.rank}), seed)
+
+
+def late(real: Call) -> Call:
+    """Episodes are stored under the name of another step."""
+    return lambda path, *rest, **options: real(path.with_name("step-000009.jsonl.gz"), *rest, **options)
+
+
 FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("credit", learner, "credit_groups", advantages(lambda each: each.advantages * (1 - 2 * (each.key[0] == 1))), {}),
     ("credit", learner, "credit_groups", advantages(shifted_mean), {"credit": "episode"}),
@@ -239,6 +280,13 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
         lambda real: lambda path, episodes, **rest: real(path, episodes[1:], **rest),
         {"store_every": 1},
     ),
+    ("tokens", update, "microbatches", then(one_prefix), {"max_logp_diff": 30.0}),
+    ("sampler", RaggedCache, "copy", cache_of_first, {"max_logp_diff": 30.0, "laws": {"off": ["draws"]}}),
+    ("loss", update, "kl_loss", without_ratio, {"kl_coef": 0.5, "epochs": 3}),
+    ("optimizer", prepare, "_with_lora", without_alpha, {"lora": {"rank": 4, "alpha": 32}}),
+    ("saved", checkpoints, "free_sampling", then(lambda sampling: sampling.changed(max_new_tokens=3)), {}),
+    ("records", grpo, "write_episodes", late, {"store_every": 2}),
+    ("records", grpo, "step_record", then(lambda record: {**record, "turns_mean": 2.5}), {}),
     ("records", grpo, "step_record", then(lambda record: {**record, "reward_mean": record["reward_mean"] + 0.01}), {}),
     ("records", grpo, "chosen_reward", then(lambda reward: -reward), {"validation_every": 1, "validation_tasks": 8}),
 ]
@@ -375,7 +423,24 @@ def test_no_healthy_run_is_stopped(number: int, tmp_path: Path) -> None:
     healthy_run(number, tmp_path)
 
 
+def without_history(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
+    """Each conversation lacks what stood before its last turn."""
+    return [replace(each, ids=each.ids.where(torch.arange(len(each)) >= 12, each.ids[0])) for each in samples]
+
+
+def all_noisy(real: Call) -> Call:
+    """All answer tokens that are read are replaced, whatever share the settings name."""
+    return lambda sample, share, *rest: real(sample, 1.0, *rest)
+
+
+def other_coin(real: Call) -> Call:
+    """The short steps are those that should not be short."""
+    return lambda config, *key: None if real(config, *key) else config.short_turns
+
+
 LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
+    ("text", sft, "text_sequences", then(without_history)),
+    ("loss", LocalLessonModel, "_measure", then(lambda figures: replace(figures, loss=figures.loss / 2))),
     ("text", sft, "text_sequences", then(without_ends)),
     (
         "text",
@@ -398,6 +463,78 @@ LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
     ("records", lessons.RunFolder, "append", lambda real: lambda self, record: real(self, {**record, "step": 7})),
     ("saved", lesson_model, "save_model", saves_rounded),
 ]
+
+
+AUGMENTED: list[tuple[str, Callable[[Call], Call], dict[str, Any]]] = [
+    ("with_history_noise", all_noisy, {"history_noise": 0.2, "batch_size": 16}),
+    ("turns_of", other_coin, {"short_turns": 1, "short_turns_share": 0.8}),
+]
+
+
+@pytest.mark.parametrize(("name", "fault", "settings"), AUGMENTED)
+def test_what_is_changed_of_conversations_follows_the_settings(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, settings: dict[str, Any]
+) -> None:
+    teach(lamps_model, tmp_path / "sound", **settings)
+    monkeypatch.setattr(lessons, name, fault(getattr(lessons, name)))
+    with pytest.raises(LawBroken, match="law broken: text"):
+        teach(lamps_model, tmp_path / "run", **settings)
+
+
+def of_the_first_turn(real: Call) -> Call:
+    """What the teacher states for the first turn is the target of every turn."""
+    return lambda self, sample, stated: real(self, sample, [stated[0]] * len(stated))
+
+
+def by_the_other(real: Call) -> Call:
+    """The share of the student is that of the teacher."""
+    return lambda self, *rest, by_student: real(self, *rest, by_student=not by_student)
+
+
+DISTILLED: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
+    ("credit", AnswerTargets, "label", of_the_first_turn),
+    ("tasks", distill._DistillLessons, "_roll_out", by_the_other),
+]
+
+
+@pytest.mark.parametrize(("law", "module", "name", "fault"), DISTILLED)
+def test_a_fault_in_distillation_breaks_its_law(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, law: str, module: Any, name: str, fault: Any
+) -> None:
+    settings: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "on_policy": 0.75, "lr": 3e-3}
+    healthy_runs.distill(lamps_model, tmp_path / "sound", lamps(), **settings)
+    monkeypatch.setattr(module, name, fault(getattr(module, name)))
+    with pytest.raises(LawBroken, match=f"law broken: {law}"):
+        healthy_runs.distill(lamps_model, tmp_path / "run", lamps(), **settings)
+
+
+class Halves:
+    """A class whose steps give half a point."""
+
+    def reset(self, seed: int) -> str:
+        return f"lamp {seed % 2}"
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        return "done", 0.5, True
+
+
+def test_rewards_are_what_the_class_itself_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gradus.load_environment(Halves)
+    grader = spec.grader()
+
+    def broken_law() -> list[str]:
+        red = FunctionPolicy("one", lambda seen, script: "red")
+        groups = gradus.roll_out(spec, red, tasks=[spec.train_task(0)]).groups
+        pairs = [*weighed_again(groups, grader), *played_again(spec, groups)]
+        return [pair.place for pair in pairs if pair.first != pair.second]
+
+    assert not broken_law()
+    monkeypatch.setattr(ClassEnvironment, "_next", then(lambda seen: replace(seen, reward=0.0))(ClassEnvironment._next))
+    assert any("answer of turn" in place for place in broken_law())
+    monkeypatch.undo()
+    whole = then(lambda reward: replace(reward, value=0.0, terms=((),)))
+    monkeypatch.setattr(games, "_reward", whole(games._reward))
+    assert any("own rewards" in place for place in broken_law())
 
 
 @pytest.mark.parametrize(("law", "module", "name", "fault"), LESSON_FAULTS)

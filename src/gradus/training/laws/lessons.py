@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -153,27 +154,27 @@ def stated_again(
     for turn in sorted(set(ints(sample.turns)))[-_TURNS:]:
         if not stated[turn] or math.prod(len(span.answers) for span in stated[turn]) > _ANSWERS:
             continue
-        answers: list[tuple[Sequence[int], float]] = []
+        begun: list[tuple[Sequence[int], float]] = []
         for words in product(*[zip(span.answers, span.probabilities, strict=True) for span in stated[turn]]):
             text, chance = " ".join(word for word, _ in words), math.prod(chance for _, chance in words)
-            answers.append((renderer.encode_answer(text), chance))
+            begun.append((renderer.encode_answer(text), chance))
         rows = ints((sample.turns == turn).nonzero()[:, 0])
-        ids = ints(sample.learned_ids[rows])
-        for place, (row, token) in enumerate(zip(rows, ids, strict=True)):
-            begun = [
-                (spelled[place], chance) for spelled, chance in answers if tuple(spelled[:place]) == tuple(ids[:place])
-            ]
-            mass = math.fsum(chance for _, chance in begun)
-            if not mass:
-                break
-            again = math.fsum(chance for word, chance in begun if word == token) / mass
+        for place, (row, token) in enumerate(zip(rows, ints(sample.learned_ids[rows]), strict=True)):
+            shares: Counter[int] = Counter()
+            for spelled, chance in begun:
+                shares[spelled[place]] += chance
             if logprobs is None:
                 assert sample.soft is not None
-                first = float(sample.soft[1][row][sample.soft[0][row] == token].sum())
+                ids, chances = (part[row] for part in sample.soft)
+                word = max(shares, key=lambda each: shares[each])
+                first = float(chances[ids == word].sum())
             else:
-                first = float(logprobs[row].exp().nan_to_num(0.0))
-            where = f"turn {turn}, token {place}: the teacher's probability of it (the target), from the answers that it states"
-            yield Pair(first, again, where, 1e-4)
+                word, first = token, float(logprobs[row].exp().nan_to_num(0.0))
+            where = f"turn {turn}, token {place}: the teacher's probability of a token (the target), from the answers that it states"
+            yield Pair(first, shares[word] / shares.total(), where, 1e-4)
+            begun = [(spelled, chance) for spelled, chance in begun if spelled[place] == token]
+            if not math.fsum(chance for _, chance in begun):
+                break
 
 
 def plain_likelihood(loaded: LoadedModel, sample: TrainingSample) -> Tensor:

@@ -1,0 +1,80 @@
+"""What watches one update of GRPO, SFT or distillation: the sum of its gradients, terms of its loss by a plain pass, the optimizer's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from gradus.policies.local.cpu.support import autocasts, has_fast_bfloat16
+from gradus.policies.local.loading import LoadedModel
+from gradus.training.engine.master_weights import master_of
+from gradus.training.engine.optimizers import trainable
+from gradus.training.laws.movement import Movement, drawn_tensors
+from gradus.training.laws.runner import LawRunner, Pair, apart, norm_of
+from gradus.training.trainer_config import OptimizerConfig, TrainerConfig
+
+
+def is_exact(loaded: LoadedModel, config: TrainerConfig) -> bool:
+    """Says whether passes and backward passes are in float32."""
+    narrow = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
+    narrow = narrow or autocasts(config.autocast, loaded.device) or bool(config.quantize)
+    return loaded.dtype == torch.float32 and not narrow
+
+
+class StepLaws:
+    """Watches an update in a single process, and changes nothing. ``rounding``: of a gradient, as a share of its norm."""
+
+    def __init__(self, runner: LawRunner, loaded: LoadedModel, config: TrainerConfig) -> None:
+        self.runner, self.loaded, self._config = runner, loaded, config
+        named = drawn_tensors(loaded.model, config.seed, runner.step)
+        self._tensors = [tensor for _, tensor in named]
+        self._names = f"{named[0][0]} and {len(named) - 1} other tensors"
+        self.rounding = 1e-4 if is_exact(loaded, config) else 0.1
+        self._movement: Movement | None = None
+
+    def begins(self) -> None:
+        """Before the passes: adds up what each brings to the gradient of one tensor."""
+        self._sum: Tensor | float = 0.0
+        self._hook = self._tensors[0].register_hook(self._add)
+
+    def _add(self, gradient: Tensor) -> None:
+        self._sum = self._sum + gradient.detach().float()
+
+    def sums_again(self) -> Iterator[Pair]:
+        """Behind the passes: the gradient is the sum of those of the microbatches, and of nothing else."""
+        self._hook.remove()
+        gradient = master_of(self._tensors[0]).grad
+        if gradient is not None:
+            yield apart(
+                gradient.float(), torch.as_tensor(self._sum), 1e-4, f"the sum of the gradients of {self._names}"
+            )
+
+    def same_gradient(self, first: Tensor, second: Tensor, place: str) -> Pair:
+        """Compares two gradients (n,) of the drawn tensors; rounding is that of the sums of the whole gradient."""
+        gradients = [master_of(tensor).grad for tensor in trainable(self.loaded.model).values()]
+        norm = math.hypot(*(norm_of(gradient) for gradient in gradients if gradient is not None))
+        place = f"the gradient of {self._names}, {place}"
+        noise = 0.1 * self.rounding * norm + 1e-10
+        return apart(first, second, 5 * self.rounding, place, noise)
+
+    def gradient(self, losses: Iterable[Tensor]) -> Tensor:
+        """(n,) the gradients of a loss, in parts, by the drawn tensors, one after another; one that has none counts 0."""
+        total = torch.zeros(sum(map(torch.numel, self._tensors)), device=self.loaded.device)
+        for loss in losses:
+            gradients = torch.autograd.grad(loss, self._tensors, allow_unused=True)
+            parts = zip(gradients, self._tensors, strict=True)
+            total += torch.cat([(0 * tensor if part is None else part).float().flatten() for part, tensor in parts])
+        return total
+
+    def moves(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig, lr: float) -> None:
+        """Before the optimizer's step."""
+        self._movement = Movement(self.loaded, optimizer, config, lr, self.runner.step)
+
+    def moved(self, norm: float) -> None:
+        """Behind the optimizer's step."""
+        if self._movement is not None:
+            self.runner.check("optimizer", self._movement.again, norm)
+            self._movement = None
