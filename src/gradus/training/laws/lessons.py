@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -17,6 +16,7 @@ from torch import Tensor
 from gradus.core import AnswerDistribution, Episode, Renderer, Task, child_rng
 from gradus.core.records import FAULTS
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.engine.prepare import precision
@@ -145,7 +145,7 @@ def rolled_again(
 
 
 def stated_again(
-    renderer: Renderer, sample: TrainingSample, stated: Sequence[AnswerDistribution], logprobs: Tensor | None = None
+    renderer: ChatRenderer, sample: TrainingSample, stated: Sequence[AnswerDistribution], logprobs: Tensor | None = None
 ) -> Iterator[Pair]:
     """A token's target is its share among the teacher's whole answers to this turn that begin like its answer; some turns.
 
@@ -156,13 +156,13 @@ def stated_again(
             continue
         begun: list[tuple[Sequence[int], float]] = []
         for words in product(*[zip(span.answers, span.probabilities, strict=True) for span in stated[turn]]):
-            text, chance = " ".join(word for word, _ in words), math.prod(chance for _, chance in words)
-            begun.append((renderer.encode_answer(text), chance))
+            text, chance = " ".join(word for word, _ in words), math.prod([chance for _, chance in words])
+            begun.append((renderer.encode_answer(text), float(chance)))
         rows = ints((sample.turns == turn).nonzero()[:, 0])
         for place, (row, token) in enumerate(zip(rows, ints(sample.learned_ids[rows]), strict=True)):
-            shares: Counter[int] = Counter()
+            shares: dict[int, float] = {}
             for spelled, chance in begun:
-                shares[spelled[place]] += chance
+                shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance
             if logprobs is None:
                 assert sample.soft is not None
                 ids, chances = (part[row] for part in sample.soft)
@@ -171,7 +171,7 @@ def stated_again(
             else:
                 word, first = token, float(logprobs[row].exp().nan_to_num(0.0))
             where = f"turn {turn}, token {place}: the teacher's probability of a token (the target), from the answers that it states"
-            yield Pair(first, shares[word] / shares.total(), where, 1e-4)
+            yield Pair(first, shares.get(word, 0.0) / math.fsum(shares.values()), where, 1e-4)
             begun = [(spelled, chance) for spelled, chance in begun if spelled[place] == token]
             if not math.fsum(chance for _, chance in begun):
                 break

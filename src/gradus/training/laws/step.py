@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.movement import Movement, drawn_tensors
 from gradus.training.laws.runner import LawRunner, Pair, apart, norm_of
-from gradus.training.trainer_config import OptimizerConfig, TrainerConfig
+from gradus.training.trainer_config import TrainerConfig
 
 
 def is_exact(loaded: LoadedModel, config: TrainerConfig) -> bool:
@@ -64,12 +65,13 @@ class StepLaws:
         """(n,) the gradients of a loss, in parts, by the drawn tensors, one after another; one that has none counts 0."""
         total = torch.zeros(sum(map(torch.numel, self._tensors)), device=self.loaded.device)
         for loss in losses:
-            gradients = torch.autograd.grad(loss, self._tensors, allow_unused=True)
-            parts = zip(gradients, self._tensors, strict=True)
-            total += torch.cat([(0 * tensor if part is None else part).float().flatten() for part, tensor in parts])
+            parts: Any = torch.autograd.grad(loss, self._tensors, allow_unused=True)
+            gradients: Sequence[Tensor | None] = parts
+            pairs = zip(gradients, self._tensors, strict=True)
+            total += torch.cat([(0 * tensor if part is None else part).float().flatten() for part, tensor in pairs])
         return total
 
-    def moves(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig, lr: float) -> None:
+    def moves(self, optimizer: torch.optim.Optimizer, config: TrainerConfig, lr: float) -> None:
         """Before the optimizer's step."""
         self._movement = Movement(self.loaded, optimizer, config, lr, self.runner.step)
 

@@ -115,7 +115,9 @@ def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None
     written: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     ends = written.get("eos_token_id", sorted(loaded.renderer.stop_ids))
     ends = {ends} if isinstance(ends, int) else set(ends)
-    yield holds(ends == loaded.renderer.stop_ids, f"{path.name} of {folder.name} ends at the stop tokens of the run")
+    yield holds(
+        ends == set(loaded.renderer.stop_ids), f"{path.name} of {folder.name} ends at the stop tokens of the run"
+    )
     values = {"do_sample": not sampling.greedy}
     values |= {} if sampling.greedy else sampling.model_dump(include={"temperature", "top_p", "top_k"})
     for name, value in {**values, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)}.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import EnvironmentSpec, Episode, Group, Observation, StopReason, Task, Turn
 from gradus.core.values import plain
@@ -132,13 +132,13 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
     task = episode.task
     try:
         name = f"{task.condition}-{task.seed}-{episode.member}"
-        results = _step_results(getattr(environment, "inner", None))
+        rewards = _step_rewards(getattr(environment, "inner", None))
         shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
         seen: dict[str, Any] = {"system prompt": environment.system_prompt or ""}
         for turn in episode.turns:
             seen[f"what turn {turn.index} showed"] = (shown.text, shown.messages, plain(shown.data), shown.restart)
             shown = environment.step(turn.action)
-            reward = results[-1][1] if results and isinstance(results[-1], tuple) else shown.reward
+            reward = rewards[-1] if rewards else shown.reward
             effect = reward, shown.action_valid, shown.action_error, shown.action_spans, plain(shown.action_data)
             seen[f"what became of the answer of turn {turn.index}"] = effect
         seen["outcome"] = plain(dict(environment.outcome() or {}))
@@ -152,15 +152,18 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
         environment.close()
 
 
-def _step_results(inner: Any) -> list[Any]:
-    """What the steps of a wrapped environment are going to return, as it returns it."""
-    results: list[Any] = []
+def _step_rewards(inner: Any) -> list[Any]:
+    """The rewards that the steps of a wrapped environment are going to return, as it returns them."""
+    rewards: list[Any] = []
     if hasattr(inner, "step"):
         step = inner.step
 
         def kept(*args: Any, **options: Any) -> Any:
-            results.append(step(*args, **options))
-            return results[-1]
+            result = step(*args, **options)
+            values: object = result
+            if isinstance(values, tuple):
+                rewards.append(cast(tuple[Any, ...], values)[1])
+            return result
 
         inner.step = kept
-    return results
+    return rewards

@@ -145,19 +145,23 @@ def texts_shown(turn: Turn) -> list[str]:
 def texts_again(renderer: Renderer, ids: Sequence[int], texts: Sequence[str], place: str) -> Iterator[Pair]:
     """The tokens that are read hold the texts, one behind the other or not; white space aside, and what the tokenizer cannot write."""
     read = _letters(_decoded(renderer, ids))
+    tokenizer = _tokenizer(renderer)
     for text in texts:
-        kept = _letters(text) in read
-        if not kept:
-            spelled = renderer.encode_answer(text)
-            kept = _letters(text) not in _letters(_decoded(renderer, spelled))
+        spelled = _decoded(renderer, tokenizer.encode(text, add_special_tokens=False))
+        kept = _letters(text) in read or _letters(spelled) != _letters(text)
         yield holds(kept, f"{place} holds {text[:40]!r}, white space aside, among the tokens that are read")
 
 
-def _decoded(renderer: Renderer, ids: Sequence[int]) -> str:
-    tokenizer: Any = getattr(renderer, "tokenizer", None)
+def _tokenizer(renderer: Renderer) -> Any:
+    tokenizer = getattr(renderer, "tokenizer", None)
     if tokenizer is None:
         raise NotMeasured("a tokenizer")
-    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return tokenizer
+
+
+def _decoded(renderer: Renderer, ids: Sequence[int]) -> str:
+    decode = _tokenizer(renderer).decode
+    return decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _letters(text: str) -> str:
