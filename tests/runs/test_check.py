@@ -138,6 +138,13 @@ def test_what_would_go_wrong_is_found(
     ), lines
 
 
+def test_a_warm_start_on_all_rows_is_not_warned_of(tmp_path: Path, qwen: Path) -> None:
+    """The run chose it itself, and no later task was left to begin with."""
+    name, changes = f"jsonl:{rows(tmp_path / 'rows.jsonl')}", ("teach.enabled=true", "teach.episodes=512")
+    lines = found("settings", name, tmp_path, *changes, model=qwen)
+    assert not any("which SFT has seen" in message for _, message, _ in lines), lines
+
+
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
     good = rows(tmp_path / "good.jsonl")
     assert [status for status, *_ in found("data", f"jsonl:{good}", tmp_path, model=qwen)] == ["pass"]

@@ -199,6 +199,17 @@ def test_training_ends_when_the_held_out_loss_falls_no_more(lamps_model: Path, t
         settings(patience=2, validation_share=0)
 
 
+def test_training_ends_when_the_held_out_loss_can_fall_no_more(
+    lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warm start of a solved task went on for half of its 66 steps at a loss of 0.0001."""
+    monkeypatch.setattr("gradus.training.lessons._LEAST_FALL", 1.0)
+    train(lamps_model, tmp_path / "run", settings(epochs=40, patience=9))
+    losses = [r["validation_loss"] for r in RunFolder(tmp_path / "run").records() if "validation_loss" in r]
+    assert losses[-1] < 1.0
+    assert all(loss >= 1.0 for loss in losses[:-1])
+
+
 def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
     result = train(lamps_model, tmp_path / "run", settings(max_steps=4, lora={"rank": 4, "alpha": 8}))
     assert (result.best / "adapter_model.safetensors").exists()

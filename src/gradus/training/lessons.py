@@ -268,8 +268,10 @@ class LessonTrainer:
 
     @property
     def has_stalled(self) -> bool:
-        """Says if the held-out loss falls no more, so that further steps would only cost time."""
-        return self.lessons.patience is not None and self.state.stalled >= self.lessons.patience
+        """Says if the held-out loss falls no more, or can fall no more, so that further steps would only cost time."""
+        if self.lessons.patience is None or self.state.best is None:
+            return False
+        return self.state.stalled >= self.lessons.patience or self.state.best < _LEAST_FALL
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
         """Takes the remaining steps; yields one metrics record a step. Raises KeyboardInterrupt behind a checkpoint."""

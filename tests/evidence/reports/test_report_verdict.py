@@ -54,6 +54,20 @@ def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, 
     assert " on home: reward 0.50 to 0.50, " in verdict.headline
 
 
+def test_a_gain_over_the_base_comes_first_if_grpo_added_nothing_to_it() -> None:
+    """A run from 0.00 to 1.00 began with "GRPO changed nothing significantly"."""
+    pairs = {
+        "grpo - sft": {"reward": {"mean": 0.0, "low": -0.1, "high": 0.1}},
+        "grpo - base": {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6}},
+    }
+    results = results_document("rhythm", pairs, grader="v9")
+    home = results["conditions"]["main"]
+    home["policies"] = {name: policy_figures(reward=mean) for name, mean in (("base", 0), ("sft", 0.5), ("grpo", 0.5))}
+    headline = verdict_on({**results, "conditions": {"home": home}}).headline
+    assert headline.startswith("grpo is significantly above base on home: reward 0.00 to 0.50, +0.50")
+    assert "GRPO added nothing significant to sft: reward 0.50 to 0.50" in headline
+
+
 @given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
 def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below: float, above: float) -> None:
     low, high = mean - below, mean + above

@@ -149,8 +149,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
-        remedy="Read a group with `gradus show RUN --last`. If its members say the same, raise the temperature, or look at the sampler's seed. If they "
-        "differ, look at the reward, or use larger groups, tasks of the right difficulty, or dynamic sampling.",
+        remedy="If the tasks are solved, bring harder ones. Else read a group with `gradus show RUN --last`. If its members say the same, raise the "
+        "temperature. If they differ, look at the reward, or use larger groups, easier tasks, or dynamic sampling.",
         check=share_rules.zero_variance_groups,
     ),
     Rule(

@@ -189,15 +189,14 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     likeliest = ""
     if greedy is not None and "reward" in greedy.figures:
         likeliest = f" Greedy: {_change(scores, greedy, 'reward')}."
-    return f"{headline} on {where}: {amount}.{likeliest}{_over_base(scores, before)}"
-
-
-def _over_base(scores: ConditionScores, before: str) -> str:
-    """What all training came to, if the headline is about GRPO after SFT or distillation."""
-    pair = scores.against("grpo").get("base")
-    if pair is None or before == "base" or "reward" not in pair.figures:
-        return ""
-    return f" Over the base: {_change(scores, pair, 'reward')}."
+    base = scores.against("grpo").get("base")
+    if base is None or before == "base" or "reward" not in base.figures:
+        return f"{headline} on {where}: {amount}.{likeliest}"
+    # What all training came to, behind what GRPO added; in front of it if GRPO added nothing.
+    total = _change(scores, base, "reward")
+    if headline == OPEN and state_of(base.figures["reward"]) == "shown":
+        return f"grpo is significantly above base on {where}: reward {total}. GRPO added nothing significant to {before}: {amount}.{likeliest}"
+    return f"{headline} on {where}: {amount}.{likeliest} Over the base: {total}."
 
 
 def _change(scores: ConditionScores, pair: Difference, measure: str) -> str:

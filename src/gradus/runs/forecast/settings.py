@@ -98,7 +98,9 @@ def _disappointing(subject: Subject) -> Iterator[Finding]:
     if taught and trained_on < sft.batch_size:
         less = f"{trained_on} taught episodes are less than one batch of {sft.batch_size}"
         yield warned(less, "raise teach.episodes or lower sft.batch_size")
-    if grpo.first_task < taught:
+    rows = subject.spec.data_set.size("train") if subject.spec.data_set is not None else None
+    # Where SFT is taught all rows there are no others to begin with.
+    if grpo.first_task < taught and (rows is None or taught < rows):
         seen = f"GRPO begins with task {grpo.first_task}, which SFT has seen"
         yield warned(seen, f"set grpo.first_task to {taught} or more")
     if grpo.sampling.temperature < _COLD:
