@@ -52,7 +52,7 @@ class SftConfig(LessonConfig):
     validation_share: float = Field(default=0.05, ge=0, lt=1)
     """Share of the episodes that is held out, if no validation episodes are given."""
     patience: int | None = Field(default=None, ge=1)
-    """Validations in a row that may lower the held-out loss by less than 0.01 nats a token; then training ends before its last epoch. Never by default."""
+    """Validations in a row that may lower the held-out loss by less than 0.01 nats a token; then, or below 0.01, training ends before its last epoch. Never by default."""
 
     @model_validator(mode="after")
     def _refuse_patience_without_validation(self) -> Self:
