@@ -76,5 +76,5 @@ def _opening(evidence: str) -> str:
 
 def _in_cell(text: str) -> str:
     """Text as code in HTML: Markdown's own marks and the cell's border would end it."""
-    escaped = html.escape(text, quote=False).replace("|", "&#124;").replace("`", "&#96;")
+    escaped = html.escape(text, quote=False).translate({ord(mark): f"&#{ord(mark)};" for mark in "|`*_"})
     return f"<code>{escaped}</code>" if escaped else ""
