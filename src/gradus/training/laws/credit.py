@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from gradus.core import Episode, Group, Renderer, RewardTerm, Turn
+from gradus.core import Episode, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sequences import ints
 from gradus.training.laws.formulas import FORMULAS
-from gradus.training.laws.runner import NotMeasured, Pair
+from gradus.training.laws.runner import Episodes, Groups, NotMeasured, Pairs, Samples, worst_of
 from gradus.training.teachers import ScoringTeacher
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,7 +32,7 @@ class GroupMember(NamedTuple):
     places: Sequence[int]
 
 
-def group_members(groups: Sequence[Group]) -> list[GroupMember]:
+def group_members(groups: Groups) -> list[GroupMember]:
     """Returns the episodes that have a reward and an answer that somebody waited for, in order."""
     members: list[GroupMember] = []
     for number, group in enumerate(groups):
@@ -47,13 +47,13 @@ def group_members(groups: Sequence[Group]) -> list[GroupMember]:
 
 
 def advantages_again(
-    groups: Sequence[Group],
-    samples: Sequence[TrainingSample],
+    groups: Groups,
+    samples: Samples,
     config: GrpoConfig,
     renderer: Renderer,
     every: int,
     weights: Mapping[str, float],
-) -> Iterator[Pair]:
+) -> Pairs:
     """The advantage of each token of one sample in ``every``, by group; the one that differs most. ``weights``: the grader's."""
     if config.algorithm not in FORMULAS:
         raise NotMeasured(f"an algorithm of Gradus's that looks at rewards, not {config.algorithm}")
@@ -69,22 +69,12 @@ def advantages_again(
     for sample in samples[::every]:
         assert sample.advantages is not None
         member = members[sample.episode]
-        if not spans.kinds:
-            places = np.array(member.places)[sample.turns.numpy()]
-            differences = np.abs(sample.advantages.numpy() - values[sample.episode, places, 0])
-            worst = int(differences.argmax())
-            place = f"group {member.group}, episode {sample.episode}, turn {int(sample.turns[worst])}, token {worst}"
-            again = values[sample.episode, places[worst], 0]
-            yield Pair(float(sample.advantages[worst]), float(again), place, _ALLOWED * largest)
-            continue
         for turn in sorted(set(ints(sample.turns))):
             rows = (sample.turns == turn).nonzero()[:, 0]
             by_token = spans.by_token(member.episode.turns[turn], values[sample.episode, member.places[turn]], renderer)
-            again = by_token[sample.offsets[rows].numpy()]
-            actual = sample.advantages[rows].numpy()
-            worst = int(np.abs(actual - again).argmax())
-            place = f"group {member.group}, episode {sample.episode}, turn {turn}, token {worst}"
-            yield Pair(float(actual[worst]), float(again[worst]), place, _ALLOWED * largest)
+            again, actual = by_token[sample.offsets[rows].numpy()], sample.advantages[rows].numpy()
+            place = f"group {member.group}, episode {sample.episode}, turn {turn}: the advantage of a token"
+            yield worst_of(actual, again, place, _ALLOWED * largest)
 
 
 class HeardTeacher:
@@ -94,25 +84,21 @@ class HeardTeacher:
         self._teacher = teacher
         self.answers: Sequence[Tensor] = ()
 
-    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
         """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
         answers = self.answers = self._teacher.logprobs(samples, episodes)
         return answers
 
 
-def taught_again(
-    before: Sequence[TrainingSample], after: Sequence[TrainingSample], coef: float, logprobs: Sequence[Tensor]
-) -> Iterator[Pair]:
+def taught_again(before: Samples, after: Samples, coef: float, logprobs: Sequence[Tensor]) -> Pairs:
     """What a teacher adds to a token's advantage: ``coef`` times how much likelier it is to the teacher (``logprobs``), at most 10 nats."""
     for number, (own, taught, theirs) in enumerate(zip(before, after, logprobs, strict=True)):
         assert own.advantages is not None
         assert taught.advantages is not None
         gain = np.clip(np.nan_to_num(theirs.double().numpy() - own.logprobs.numpy(), nan=0.0), -10.0, 10.0)
         again = own.advantages.numpy() + coef * gain
-        actual = taught.advantages.numpy()
-        worst = int(np.abs(actual - again).argmax())
-        place = f"sample {number}, token {worst}: the advantage with what the teacher adds to it (distillation)"
-        yield Pair(float(actual[worst]), float(again[worst]), place, 1e-5 * (1.0 + abs(again[worst])))
+        place = f"sample {number}: the advantage of a token with what the teacher adds to it (distillation)"
+        yield worst_of(taught.advantages.numpy(), again, place, 1e-5 * (1.0 + float(np.abs(again).max())))
 
 
 def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights: Mapping[str, float]) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.core import EnvironmentSpec, Episode, Group, child_seed
+from gradus.core import EnvironmentSpec, Episode, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.engine.forward import vocabulary_size
 from gradus.training.laws.credit import group_members
-from gradus.training.laws.runner import LawRunner, Pair
+from gradus.training.laws.runner import Groups, LawRunner, Pair, Pairs, Samples
 
 _NUMBERS = 2**27  # of the logits of a pass
 STRIDE = 31  # from the sample of one step to that of the next
@@ -75,10 +74,10 @@ def check_draws(
     loaded: LoadedModel,
     config: GrpoConfig,
     spec: EnvironmentSpec,
-    groups: Sequence[Group],
-    samples: Sequence[TrainingSample],
+    groups: Groups,
+    samples: Samples,
 ) -> None:
-    """Holds the log-probs and the random numbers of the first sample of a step, or its last one, to a plain pass. Raises LawBroken."""
+    """Holds the log-probs and the random numbers of one sample of a step, another one at each, to a plain pass. Raises LawBroken."""
     exact = loaded.dtype == torch.float32 and not loaded.autocast and not config.quantize
     if not samples:
         return
@@ -96,14 +95,14 @@ def check_draws(
         laws.check("draws", drawn_again, scores.exp(), config, episode, sample, laws.step, 1e-3 if exact else 0.1)
 
 
-def logprobs_again(scores: Tensor, sample: TrainingSample, rounding: float) -> Iterator[Pair]:
+def logprobs_again(scores: Tensor, sample: TrainingSample, rounding: float) -> Pairs:
     """The log-probs of the sampled tokens; ``scores`` (A, V)."""
     distance = (scores.gather(1, sample.learned_ids[:, None])[:, 0] - sample.logprobs).abs().mean()
     place = f"the mean difference of log-probs of a sample of group {sample.key[0]}"
     yield Pair(float(distance), 0.0, place, rounding)
 
 
-def numbers_again(groups: Sequence[Group], rounds: int) -> Iterator[Pair]:
+def numbers_again(groups: Groups, rounds: int) -> Pairs:
     """Random numbers are keyed by group and member, so each member of a step has a pair of its own, which is its place."""
     for number, group in enumerate(groups):
         first = group.episodes[0].group if rounds else number
@@ -115,7 +114,7 @@ def numbers_again(groups: Sequence[Group], rounds: int) -> Iterator[Pair]:
 
 def drawn_again(
     chances: Tensor, config: GrpoConfig, episode: Episode, sample: TrainingSample, step: int, rounding: float
-) -> Iterator[Pair]:
+) -> Pairs:
     """The random number of each token, a function of its step, group, member and turn alone, lies within the token's share of the distribution."""
     rows = torch.arange(len(chances))
     above = chances.cumsum(-1)[rows, sample.learned_ids]

@@ -6,16 +6,18 @@ import copy
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward
+import numpy as np
+
+from gradus.core import EnvironmentSpec, Episode, Grader, Reward
 from gradus.core.records import FAULTS
 from gradus.core.values import number_of, plain
 from gradus.rewards.grading import rewards_of
-from gradus.training.laws.runner import NotMeasured, Pair, holds
-from gradus.training.laws.tasks import row_of
+from gradus.training.laws.runner import Episodes, Groups, NotMeasured, Pair, Pairs, holds, worst_of
+from gradus.training.laws.tasks import member_of, row_of
 
 _GROUPS = 12  # before independence is asked
 _ERRORS = 6.0  # standard errors
@@ -24,7 +26,7 @@ _RETURN = "sum of the environment's own rewards"  # as a grader says that it is
 _GRADED = 2  # groups that are graded again
 
 
-def add_pairs(sums: list[float], groups: Sequence[Group]) -> None:
+def add_pairs(sums: list[float], groups: Groups) -> None:
     """Adds each group's pairs of first answers to ``sums``: groups, equal, expected, and the squares and variance of their difference.
 
     For two independent draws P(a = b) = E[p(a)], so 1{a = b} - (p(a) + p(b)) / 2 has mean 0.
@@ -44,7 +46,7 @@ def add_pairs(sums: list[float], groups: Sequence[Group]) -> None:
             sums[place] += value
 
 
-def independence(sums: Sequence[float]) -> Iterator[Pair]:
+def independence(sums: Sequence[float]) -> Pairs:
     """Equal first answers in a group are as frequent as their own probabilities say."""
     groups, equal, expected, squares, chance = sums
     if groups < _GROUPS:
@@ -55,7 +57,7 @@ def independence(sums: Sequence[float]) -> Iterator[Pair]:
     yield Pair(equal / groups, expected / groups, f"the share of equal first answers in {groups:.0f} groups", allowed)
 
 
-def kinds_of(groups: Sequence[Group], dropped: Sequence[Group]) -> set[str]:
+def kinds_of(groups: Groups, dropped: Groups) -> set[str]:
     """What can be seen in a step that many a step does not have: how episodes end, equal rewards, missing ones, dropped groups."""
     kinds = {"dropped"} if dropped else set[str]()
     for group in (*groups, *dropped):
@@ -69,9 +71,8 @@ def kinds_of(groups: Sequence[Group], dropped: Sequence[Group]) -> set[str]:
     return kinds
 
 
-def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
+def weighed_again(groups: Groups, grader: Grader) -> Pairs:
     """A reward is the sum of its terms, and the terms of a component are its weight times the component; the one that differs most."""
-    worst = Pair(0.0, 0, "rewards and their terms")
     for episode in (episode for group in groups for episode in group.episodes):
         reward = episode.reward
         if reward is None or reward.value is None or not reward.terms or episode.stop in FAULTS:
@@ -79,58 +80,40 @@ def weighed_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
         sums = dict.fromkeys(reward.components, 0.0)
         for term in (term for terms in reward.terms for term in terms):
             sums[term.component] = sums.get(term.component, 0.0) + term.value
-        pairs = [("the sum of its terms", reward.value, math.fsum(sums.values()))]
+        again = {"the sum of its terms": (reward.value, math.fsum(sums.values()))}
         if grader.summary == _RETURN:
-            pairs.append(
-                (
-                    "the sum of the environment's own rewards (env_reward) of its turns",
-                    reward.value,
-                    episode.env_return or 0.0,
-                )
-            )
+            again["the sum of its environment's own rewards (env_reward)"] = reward.value, episode.env_return or 0.0
         for name in grader.weights.keys() & reward.components.keys():
             weighed = grader.weights[name] * (reward.components[name] or 0.0)
-            pairs += [(f"component {name} by its weight", sums[name], weighed)]
-        for what, first, second in pairs:
-            rounding = 1e-6 * max(1.0, abs(second))
-            if abs(first - second) > max(rounding, abs(worst.first - worst.second)):
-                place = (
-                    f"the reward of member {episode.member} of the task with seed {episode.task.seed}, against {what}"
-                )
-                worst = Pair(first, second, place, rounding)
-    yield worst
+            again[f"component {name} by its weight"] = sums[name], weighed
+        for what, (first, second) in again.items():
+            place = f"the reward of {member_of(episode)}, against {what}"
+            yield Pair(first, second, place, 1e-6 * max(1.0, abs(second)))
 
 
-def asked_again(spec: EnvironmentSpec, groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
+def asked_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs:
     """Each reward function, asked of one answer with the columns of the row itself, gives the component; if one raises there is no reward."""
     rewards = rewards_of(grader)
     if rewards is None or rewards.remote or spec.data_set is None or spec.max_turns > 1:
         raise NotMeasured("reward functions of this process that read the text of one answer")
+    functions = {name: function for name, function in rewards.functions.items() if not rewards.reads_messages(name)}
+    if not functions:
+        raise NotMeasured("reward functions that read the text of one answer")
     for group in groups[: -1 - _GRADED : -1]:
         episodes = [each for each in group.episodes if each.reward and each.stop not in FAULTS and len(each.turns) == 1]
         rows = [_row_and_answer(spec, episode) for episode in episodes]
-        raises = [""] * len(rows)
-        functions = {name: function for name, function in rewards.functions.items() if not rewards.reads_messages(name)}
-        if not functions:
-            raise NotMeasured("reward functions that read the text of one answer")
-        for name, function in functions.items():
-            alone = [_asked(function, [row]) for row in rows]
-            together = _asked(function, rows) if rows else []
+        for name, function in functions.items() if rows else ():
+            alone, together = [_asked(function, [row]) for row in rows], _asked(function, rows)
             if isinstance(together, list) and [[value] for value in together] != alone:
                 raise NotMeasured("reward functions that look at each answer alone, and agree with themselves")
-            for number, (episode, values) in enumerate(zip(episodes, alone, strict=True)):
+            for episode, values in zip(episodes, alone, strict=True):
                 assert episode.reward is not None
-                stored = episode.reward.components.get(name)
-                value = values[0] if isinstance(values, list) else None
-                place = f"member {episode.member} of the task with seed {episode.task.seed}: component {name}, against its function asked of the row"
+                stored, value = episode.reward.components.get(name), values[0] if isinstance(values, list) else None
+                place = f"{member_of(episode)}: component {name}, against its function asked of the row"
                 yield holds(stored is None, f"{place}, is missing", value is None)
-                if stored is not None and value is not None:
-                    yield Pair(stored, value, place, 1e-9 * max(1.0, abs(value)))
-                raises[number] += values if isinstance(values, str) else ""
-        for episode, error in zip(episodes, raises, strict=True):
-            missing = episode.reward is not None and episode.reward.value is None
-            place = f"member {episode.member} of the task with seed {episode.task.seed} has no reward"
-            yield holds(missing or not error, f"{place} after {error}")
+                yield Pair(stored or 0.0, value or 0.0, place, 1e-9 * max(1.0, abs(value or 0.0)))
+                missing = isinstance(values, list) or episode.reward.value is None
+                yield holds(missing, f"{member_of(episode)} has no reward after {values}")
 
 
 def _row_and_answer(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
@@ -155,7 +138,7 @@ def _asked(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> l
         return f"{type(error).__name__}: {error}"
 
 
-def graded_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
+def graded_again(groups: Groups, grader: Grader) -> Pairs:
     """Two groups, given to the grader itself as they were stored: the same reward, term by term, unless it disagrees with itself."""
     graded = [group for group in groups[::-1] if any(value is not None for value in group.values())]
     for group in graded[:_GRADED]:
@@ -167,16 +150,13 @@ def graded_again(groups: Sequence[Group], grader: Grader) -> Iterator[Pair]:
         if [_terms(reward) for reward in again] != [_terms(reward) for reward in once_more]:
             raise NotMeasured("a grader that agrees with itself")
         for episode, second in zip(episodes, again, strict=True):
-            place = f"the reward of member {episode.member} of the task with seed {episode.task.seed}"
+            place = f"the reward of {member_of(episode)} (and of its turns)"
             first, other = _terms(episode.reward), _terms(second)
-            yield holds(bool(first), f"{place} is there", bool(other))
-            yield Pair(len(first), len(other), f"{place}, how many turns it has")
-            for turn, (value, again_value) in enumerate(zip(first, other, strict=True)):
-                where = f"{place}, at turn {turn}" if turn else place
-                yield Pair(value, again_value, where, 1e-9 * max(1.0, abs(value)))
+            yield Pair(len(first), len(other), f"{place}, how many numbers there are")
+            yield worst_of(np.array([0.0, *first]), np.array([0.0, *other]), place, 1e-9 * max(map(abs, [1.0, *first])))
 
 
-def _rewards(episodes: Sequence[Episode], grader: Grader) -> list[Reward | None]:
+def _rewards(episodes: Episodes, grader: Grader) -> list[Reward | None]:
     """The rewards of the members of a group; None of one that cannot be graded."""
     try:
         return list(grader.rewards(episodes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.sequences import TrainingSample, ints
 from gradus.training.engine.prepare import precision
 from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, holds
+from gradus.training.laws.runner import Episodes, LawRunner, NotMeasured, Pair, Pairs, Samples, holds
 from gradus.training.laws.step import StepLaws
 from gradus.training.laws.tokens import texts_again, texts_shown
 from gradus.training.lesson_config import DistillConfig, LessonConfig
@@ -33,45 +33,45 @@ _READ = 4  # samples of a step whose conversation is looked at
 _SAMPLES = 3  # of a step whose loss is computed again
 _ERRORS = 6.0  # standard errors
 _ANSWERS, _TURNS = 512, 2  # that a teacher may state in a turn, and the turns of a sample that are looked at
-Samples = Sequence[TrainingSample]
 
 
 def lesson_text(
-    renderer: Renderer, episodes: Sequence[Episode], batch: Samples, config: LessonConfig, turns: int | None
-) -> Iterator[Pair]:
+    renderer: Renderer, episodes: Episodes, batch: Samples, config: LessonConfig, turns: int | None
+) -> Pairs:
     """The learned tokens of each answer in a batch are its text and the token that ends it; those of an invalid one are not learned.
 
     ``turns``: of each sample that are learned, None for all. What stands before a sample's last answer holds the conversation before it.
     """
     learned: dict[tuple[int, int], list[int]] = {}
     for sample in batch:
-        if not config.history_noise:
-            stands = sample.learned_ids.equal(sample.ids[sample.positions])
-            yield holds(stands, f"episode {sample.episode} learns the tokens that it reads")
-        numbers = sorted(set(ints(sample.turns)))
-        place = f"episode {sample.episode}: turns that are learned in a step that is short (short_turns_share) or not"
-        yield Pair(len(numbers), min(len(numbers), turns or len(numbers)), place)
-        for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
+        place = f"episode {sample.episode}"
+        stands = bool(config.history_noise) or sample.learned_ids.equal(sample.ids[sample.positions])
+        yield holds(stands, f"{place} learns the tokens that it reads")
+        numbers, targets = ints(sample.turns), ints(sample.learned_ids)
+        count, most = len(set(numbers)), turns or len(numbers)
+        yield Pair(
+            count,
+            min(count, most),
+            f"{place}: turns that are learned in a step that is short (short_turns_share) or not",
+        )
+        for turn, token in zip(numbers, targets, strict=True):
             learned.setdefault((sample.episode, turn), []).append(token)
     for sample in batch[:_READ]:
         yield from _conversation_again(renderer, episodes[sample.episode], sample, config)
-    for number in sorted({sample.episode for sample in batch}):
-        episode = episodes[number]
-        for turn in episode.turns if episode.stop not in FAULTS else ():
-            ids = learned.get((number, turn.index), [])
-            place = f"episode {number}, turn {turn.index}"
-            if ids or turns is None:
-                yield holds(bool(ids), f"{place} is learned", turn.valid)
-            if ids and turn.asked is None and not episode.tools:
-                text = renderer.decode(ids).strip()
-                yield holds(turn.action.strip() in text, f"{place}: the learned targets are the answer's text")
-                ends = ids[-1] in renderer.stop_ids
-                yield holds(ends, f"{place}: the token that ends an answer is learned", not turn.cut)
+    pairs = [(number, turn) for number in {sample.episode for sample in batch} for turn in episodes[number].turns]
+    for number, turn in pairs:
+        ids, place = learned.get((number, turn.index), []), f"episode {number}, turn {turn.index}"
+        if ids or turns is None:
+            yield holds(bool(ids), f"{place} is learned", turn.valid)
+        if ids and turn.asked is None and not episodes[number].tools:
+            text = renderer.decode(ids).strip()
+            yield holds(turn.action.strip() in text, f"{place}: the learned targets are the answer's text")
+            yield holds(
+                ids[-1] in renderer.stop_ids, f"{place}: the token that ends an answer is learned", not turn.cut
+            )
 
 
-def _conversation_again(
-    renderer: Renderer, episode: Episode, sample: TrainingSample, config: LessonConfig
-) -> Iterator[Pair]:
+def _conversation_again(renderer: Renderer, episode: Episode, sample: TrainingSample, config: LessonConfig) -> Pairs:
     """What stands before a sample's last learned answer holds what was shown since the last restart, and the answers to it."""
     last = int(sample.turns.max())
     first = max((turn.index for turn in episode.turns[: last + 1] if turn.restart), default=0)
@@ -83,7 +83,7 @@ def _conversation_again(
     yield from texts_again(renderer, ints(sample.ids[:start]), texts, place)
 
 
-def noise_again(batch: Samples, samples: Samples, share: float) -> Iterator[Pair]:
+def noise_again(batch: Samples, samples: Samples, share: float) -> Pairs:
     """The share of answer tokens that the settings name is read as tokens that any of the ``samples`` has at that place, but for chance."""
     pools: dict[int, set[int]] = {}
     for sample in samples:
@@ -102,22 +102,17 @@ def turns_again(config: LessonConfig, *key: int) -> int | None:
     return config.short_turns if short else None
 
 
-def order_of_lessons(
-    epochs: Sequence[Sequence[Samples]], samples: Samples, training: Sequence[Episode]
-) -> Iterator[Pair]:
+def order_of_lessons(epochs: Sequence[Sequence[Samples]], samples: Samples, training: Episodes) -> Pairs:
     """Samples are of all the episodes that are not held out; an epoch's batches have each of them once, the next one's in another order."""
     usable = [episode for episode in training if episode.stop not in FAULTS]
     taught = sum(any(turn.valid and (turn.action or not turn.cut) for turn in episode.turns) for episode in usable)
     numbers = {sample.episode for sample in samples}
-    place = "the episodes that are trained on, of those that are not held out for validation"
-    yield Pair(len(numbers), taught, place)
-    orders = [list(dict.fromkeys(each.episode for batch in epoch for each in batch)) for epoch in epochs]
-    for epoch, order in zip(epochs, orders, strict=True):
-        taken = sorted((each.episode, each.key) for batch in epoch for each in batch)
-        parted = set(numbers) ^ set(order)
-        place = f"episodes that an epoch lacks or should not have ({sorted(parted)[:3]})"
-        yield Pair(len(parted), 0, place)
-        yield Pair(len(taken), len(samples), "the samples of an epoch, each once")
+    yield Pair(len(numbers), taught, "the episodes that are trained on, of those that are not held out for validation")
+    orders = [[each.episode for batch in epoch for each in batch] for epoch in epochs]
+    for order in orders:
+        parted = numbers ^ set(order)
+        yield Pair(len(parted), 0, f"episodes that an epoch lacks or should not have ({sorted(parted)[:3]})")
+        yield Pair(len(order), len(samples), "the samples of an epoch, each once")
     if len(orders) > 1 and len(numbers) >= _FEW:
         yield holds(orders[0] == orders[1], "two epochs have their episodes in one order", False)
 
@@ -128,8 +123,8 @@ def few_enough(samples: Samples) -> bool:
 
 
 def rolled_again(
-    tasks: Sequence[Task], episodes: Sequence[Episode], config: DistillConfig, step: int, student: str, limit: int
-) -> Iterator[Pair]:
+    tasks: Sequence[Task], episodes: Episodes, config: DistillConfig, step: int, student: str, limit: int
+) -> Pairs:
     """A step of distillation rolls out the tasks that follow those of the steps before it, some by the student, of at most so many turns."""
     size = config.batch_size
     expected = tasks[size * step - size : size * step]
@@ -146,7 +141,7 @@ def rolled_again(
 
 def stated_again(
     renderer: ChatRenderer, sample: TrainingSample, stated: Sequence[AnswerDistribution], logprobs: Tensor | None = None
-) -> Iterator[Pair]:
+) -> Pairs:
     """A token's target is its share among the teacher's whole answers to this turn that begin like its answer; some turns.
 
     ``logprobs`` (A,): what the teacher has of the tokens, in place of targets that the sample carries.
@@ -190,18 +185,21 @@ def plain_divergence(
     q = plain_scores(loaded, sampling, bare)
     if teacher is not None:
         with torch.no_grad():
-            p = plain_scores(teacher, sampling, bare).exp()
+            p = plain_scores(teacher, sampling, bare)
     else:
         if sample.soft is None or float((1.0 - sample.soft[1].sum(1)).abs().max()) > _LACKING:
             raise NotMeasured("a teacher that states all that it may say")
         ids, chances = (part.to(q.device) for part in sample.soft)
-        p = torch.zeros_like(q).scatter_add(1, ids, chances.to(q))
-    if name == "reverse":
-        return (q.exp() * (q - p.log())).sum()
-    if name == "forward":
-        return (torch.xlogy(p, p) - p * q).sum()
-    mixture = (p + q.exp()) / 2
-    return (torch.xlogy(p, p) - torch.xlogy(p, mixture) + q.exp() * (q - mixture.log())).sum() / 2
+        p = torch.zeros_like(q).scatter_add(1, ids, chances.to(q)).log().clamp(min=-1e30)
+    if name in ("forward", "reverse"):
+        return _kl(p, q) if name == "forward" else _kl(q, p)
+    mixture = torch.logaddexp(p, q) - math.log(2)
+    return (_kl(p, mixture) + _kl(q, mixture)) / 2
+
+
+def _kl(first: Tensor, second: Tensor) -> Tensor:
+    """The divergence of log-probs (A, V) from others, added up."""
+    return (first.exp() * (first - second)).sum()
 
 
 class LessonLaws(StepLaws):
@@ -227,7 +225,7 @@ class LessonLaws(StepLaws):
         self.runner.check("loss", self._gradient_again, samples, tokens)
         self.moves(optimizer, self.config, lr)
 
-    def _gradient_again(self, samples: Samples, tokens: int) -> Iterator[Pair]:
+    def _gradient_again(self, samples: Samples, tokens: int) -> Pairs:
         """The passes have all learned tokens, and the loss and the gradient of some samples are those of plain passes."""
         n_tokens = sum(sample.actions for sample in samples)
         yield Pair(tokens, n_tokens, "the learned tokens of the step's passes")
@@ -251,9 +249,7 @@ class LessonLaws(StepLaws):
         yield self.same_gradient(first, self.gradient([again]), f"of {len(some)} samples by plain passes")
 
 
-def held_out_again(
-    loss: float, plain: Callable[[TrainingSample], Tensor], samples: Samples, rounding: float
-) -> Iterator[Pair]:
+def held_out_again(loss: float, plain: Callable[[TrainingSample], Tensor], samples: Samples, rounding: float) -> Pairs:
     """The validation loss of some samples is the mean of their tokens, by plain passes."""
     with torch.no_grad():
         again = float(sum(plain(sample) for sample in samples)) / sum(sample.actions for sample in samples)
@@ -262,7 +258,7 @@ def held_out_again(
     )
 
 
-def lowest_again(metrics: Path, best: float | None) -> Iterator[Pair]:
+def lowest_again(metrics: Path, best: float | None) -> Pairs:
     """The loss that chose the best weights is the lowest of the validations in the metrics."""
     records: list[dict[str, Any]] = [json.loads(line) for line in metrics.read_bytes().splitlines()]
     losses = [record["validation_loss"] for record in records if record.get("validation_loss") is not None]

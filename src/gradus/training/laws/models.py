@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
 from gradus.training.laws.movement import fingerprint, unmoved
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, apart, holds, norm_of
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, apart, holds, norm_of
 from gradus.training.trainer_config import TrainerConfig
 
 _LENGTH = 32  # drawn ids
@@ -72,13 +72,13 @@ class StillModels:
         """Weights or moments are going to be others."""
         self._left = {}
 
-    def frozen_tensors(self) -> Iterator[Pair]:
+    def frozen_tensors(self) -> Pairs:
         """No frozen tensor has moved."""
         moved = (frozen_sums(self._loaded.model) - self._frozen).abs()
         if len(moved):
             yield Pair(float(moved.max()), 0, "how far the frozen tensor moved that moved most")
 
-    def reference_again(self, kl: float | None) -> Iterator[Pair]:
+    def reference_again(self, kl: float | None) -> Pairs:
         """The reference is where the run began; once weights have moved the divergence from it, ``kl``, is not 0."""
         if self._reference is None:
             raise NotMeasured("kl_coef above 0")
@@ -94,7 +94,7 @@ class StillModels:
 
 
 @torch.no_grad()
-def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Iterator[Pair]:
+def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Pairs:
     """What an adapter adds to its layer is alpha / rank times B A x, on drawn x."""
     layers: list[Any] = [
         each for each in loaded.model.modules() if getattr(each, "lora_A", None) and hasattr(each, "base_layer")
@@ -113,7 +113,7 @@ def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Ite
     yield apart(added, again, 1e-3 if exact else 0.1, place, (1e-5 if exact else 0.02) * norm_of(base))
 
 
-def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Iterator[Pair]:
+def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Pairs:
     """A model folder, loaded again, has the log-probs of the model in memory."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
     if size > _LARGEST or quantized:

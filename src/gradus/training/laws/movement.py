@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +16,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.formulas import remaining
-from gradus.training.laws.runner import NotMeasured, Pair, apart, holds, norm_of
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, apart, holds, norm_of
 from gradus.training.trainer_config import OptimizerConfig, TrainerConfig
 
 _NUMBERS = 2**16  # so many weights, at least, are computed again
@@ -55,7 +55,7 @@ class Movement:
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         return dict(zip(parameters, _moments(self._optimizer.state_dict()), strict=True))
 
-    def again(self, norm: float) -> Iterator[Pair]:
+    def again(self, norm: float) -> Pairs:
         """The norm of the gradient, which the run has as ``norm``, and where each drawn tensor must be."""
         yield Pair(norm, self._norm, "the norm of the gradient", 1e-3 * self._norm + 1e-12)
         limit = self._config.grad_clip or math.inf
@@ -129,7 +129,7 @@ def fingerprint(loaded: LoadedModel, optimizer: torch.optim.Optimizer) -> dict[s
     return sums
 
 
-def unmoved(before: Mapping[str, float], now: Mapping[str, float]) -> Iterator[Pair]:
+def unmoved(before: Mapping[str, float], now: Mapping[str, float]) -> Pairs:
     """Between two updates nothing moves: what an update finds of weights and moments is what the one before it left."""
     for name in before:
         place = f"the {name} at the beginning of an update, against the end of the one before: a sum over some numbers"
@@ -154,7 +154,7 @@ def _moments(document: Mapping[str, Any]) -> list[Kept]:
     return [document["state"].get(index, {}) for index in range(count)]
 
 
-def scheduled_rate(config: OptimizerConfig, steps: int, step: int, lr: float) -> Iterator[Pair]:
+def scheduled_rate(config: OptimizerConfig, steps: int, step: int, lr: float) -> Pairs:
     """The learning rate of a step of ``steps``: a straight warm-up, then the peak times the share that is left, down to ``min_lr_ratio`` of it."""
     warm = round(config.warmup * steps)
     left = remaining(config.schedule, min(1.0, (step - 1 - warm) / max(1, steps - warm)))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from gradus.core import Episode, Group
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.law_names import LAWS, LawName
 
@@ -29,6 +31,12 @@ class Pair:
     allowed: float = 0.0
 
 
+Pairs = Iterator[Pair]
+Samples = Sequence[TrainingSample]
+Groups = Sequence[Group]
+Episodes = Sequence[Episode]
+
+
 def holds(claim: bool, place: str, truth: bool = True) -> Pair:
     """Compares whether something is so."""
     return Pair(claim, truth, f"whether {place}")
@@ -44,6 +52,12 @@ def apart(first: Tensor, second: Tensor, share: float, place: str, noise: float 
     size = norm_of(second)
     where = f"{place}, the norm of the difference from a tensor of norm {size:.3g}"
     return Pair(norm_of(first - second), 0.0, where, share * size + noise)
+
+
+def worst_of(first: Any, second: Any, place: str, allowed: float) -> Pair:
+    """Compares two rows of numbers (A,) where they differ most."""
+    worst = int(abs(first - second).argmax())
+    return Pair(float(first[worst]), float(second[worst]), f"{place} (number {worst})", allowed)
 
 
 class NotMeasured(Exception):
@@ -91,7 +105,7 @@ class LawRunner:
         """Says whether laws are checked at this step: a power of two, or 0, or one that shows something new."""
         return self.new or self.step & (self.step - 1) == 0
 
-    def check(self, law: LawName, pairs: Callable[..., Iterator[Pair]], *args: Any) -> None:
+    def check(self, law: LawName, pairs: Callable[..., Pairs], *args: Any) -> None:
         """Compares the pairs that a law computes from ``args``. Raises LawBroken at the first that differ."""
         if law in self.off:
             self.not_measured[law] = "it is in laws.off"

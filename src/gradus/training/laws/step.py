@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.movement import Movement, drawn_tensors
-from gradus.training.laws.runner import LawRunner, Pair, apart, norm_of
+from gradus.training.laws.runner import LawRunner, Pair, Pairs, apart, norm_of
 from gradus.training.trainer_config import TrainerConfig
 
 
@@ -44,7 +44,7 @@ class StepLaws:
     def _add(self, gradient: Tensor) -> None:
         self._sum = self._sum + gradient.detach().float()
 
-    def sums_again(self) -> Iterator[Pair]:
+    def sums_again(self) -> Pairs:
         """Behind the passes: the gradient is the sum of those of the microbatches, and of nothing else."""
         self._hook.remove()
         gradient = master_of(self._tensors[0]).grad

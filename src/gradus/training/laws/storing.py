@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -15,14 +15,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from gradus.core import Episode, Group, StopReason
+from gradus.core import StopReason
 from gradus.core.metrics import SftRecord, StepRecord
 from gradus.core.values import plain
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.local.settings import read_settings
 from gradus.rollouts import read_episodes
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, holds
+from gradus.training.laws.runner import Groups, LawRunner, NotMeasured, Pair, Pairs, holds
 from gradus.training.run.checkpoints import LocalState
 
 _EPISODES = 4  # of a file, that are compared field by field
@@ -47,26 +46,25 @@ def check_checkpoint(
         laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
 
 
-def checkpoint_again(
-    path: Path, metrics_path: Path, training: LocalState | None, step: int, state: Record
-) -> Iterator[Pair]:
+def same_fields(memory: Record, stored: Record, place: str) -> Pair:
+    """Compares what is in memory with what a document says, field by field."""
+    parted = sorted(name for name, value in memory.items() if json.loads(json.dumps(plain(value))) != stored.get(name))
+    return Pair(len(parted), 0, f"{place}: fields that differ from those of the run ({', '.join(parted)})")
+
+
+def checkpoint_again(path: Path, metrics_path: Path, training: LocalState | None, step: int, state: Record) -> Pairs:
     """A checkpoint has the state in memory, and the weights and the optimizer of ``training``."""
-    document = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    yield Pair(step, document["step"], f"the step in {path.name}/state.json")
-    yield Pair(step, int(path.name.removeprefix("step-")), f"the step in the name {path.name}")
-    for name, value in state.items():
-        stored = json.loads(json.dumps(value)) == document["state"].get(name)
-        yield holds(stored, f"{name} in {path.name}/state.json is that of the run")
+    document = _read(path / "state.json")
     metrics = metrics_path.read_bytes()
-    yield Pair(document["offset"], len(metrics), f"the bytes of metrics.jsonl, against the offset of {path.name}")
+    memory = {"step": step, "offset": len(metrics), "name": f"step-{step:06d}", **state}
+    yield same_fields(memory, {**document, "name": path.name, **document["state"]}, f"{path.name}/state.json")
     kinds = (b'{"kind": "step"', b'{"kind": "sft"', b'{"kind": "distill"')
     steps = [line for line in metrics.splitlines() if line.startswith(kinds)]
     yield Pair(step, len(steps), "the steps in metrics.jsonl, each once")
     if training is None:
         return
     trained = {name: weight.data for name, weight in training.model.named_parameters() if weight.requires_grad}
-    size = sum(weight.nbytes for weight in trained.values())
-    if size > _LARGEST:
+    if sum(weight.nbytes for weight in trained.values()) > _LARGEST:
         raise NotMeasured("trained weights of at most 1 GiB")
     yield from _same_tensors(trained, path / "weights.safetensors", exact=True)
     stored = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
@@ -74,7 +72,7 @@ def checkpoint_again(
     yield Pair(_differing(training.optimizer.state_dict(), stored), 0, place)
 
 
-def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> Iterator[Pair]:
+def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> Pairs:
     """Numbers of a safetensors file that differ from those of ``tensors``; ``exact``: it has all of these and no others."""
     with _OPEN(path, "pt") as file:
         names = set(cast(list[str], file.keys()))
@@ -102,61 +100,51 @@ def _differing(first: Any, second: Any) -> int:
     return int(not isinstance(first, type(second)) or bool(first != second))
 
 
-def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None = None) -> Iterator[Pair]:
+def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None = None) -> Pairs:
     """A model folder has the settings in memory, how tokens were ``drawn``, the same for transformers, and tensors that are equal by name."""
-    settings = read_settings(folder)
-    yield holds(settings == loaded.settings, f"{folder.name}/gradus.json has the settings in memory")
-    if settings is not None and drawn is not None:
-        yield holds(
-            settings.sampling == drawn, f"{folder.name}/gradus.json has the sampling (temperature, limit) of the run"
-        )
-    sampling = drawn or loaded.settings.sampling or SamplingConfig()
-    path = folder / "generation_config.json"
-    written: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    ends = written.get("eos_token_id", sorted(loaded.renderer.stop_ids))
-    ends = {ends} if isinstance(ends, int) else set(ends)
-    yield holds(
-        ends == set(loaded.renderer.stop_ids), f"{path.name} of {folder.name} ends at the stop tokens of the run"
+    settings, sampling = loaded.settings.model_dump(mode="json"), drawn or loaded.settings.sampling
+    if drawn is not None:
+        settings["sampling"] = drawn.model_dump(mode="json")
+    yield same_fields(
+        settings, _read(folder / "gradus.json"), f"the settings (sampling, prompt) in {folder.name}/gradus.json"
     )
-    values = {"do_sample": not sampling.greedy}
+    sampling = sampling or SamplingConfig()
+    stops = sorted(loaded.renderer.stop_ids)
+    values: dict[str, Any] = {"do_sample": not sampling.greedy, "eos_token_id": stops}
     values |= {} if sampling.greedy else sampling.model_dump(include={"temperature", "top_p", "top_k"})
-    for name, value in {**values, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)}.items():
-        place = f"{folder.name}/generation_config.json says {name} = {value}, as the run's sampling does"
-        yield holds(written.get(name, value) == value, place)
+    values["max_new_tokens"] = max(sampling.max_new_tokens, _ROOM)
+    path = folder / "generation_config.json"
+    # What is the default of transformers is not written; a single token may stand without a list.
+    written = {**values, **_read(path)}
+    ends = written["eos_token_id"]
+    written["eos_token_id"] = [ends] if isinstance(ends, int) else sorted(ends)
+    yield same_fields(values, written, f"{folder.name}/{path.name} (sampling, limit, stop tokens)")
     tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
         yield from _same_tensors(tensors, path, exact=False)
 
 
-def episodes_again(folder: Path, step: int, groups: Sequence[Group]) -> Iterator[Pair]:
+def episodes_again(folder: Path, step: int, groups: Groups) -> Pairs:
     """The file of a step's episodes, read back, has every member of ``groups`` with all that is known of it."""
     path = folder / "episodes" / f"step-{step:06d}.jsonl.gz"
     yield holds(path.is_file(), f"the episodes of step {step} are stored in {path.name}")
     stored = read_episodes(path).episodes
     episodes = [episode for group in groups for episode in group.episodes]
     yield Pair(len(stored), len(episodes), f"the episodes in {path.name}")
-    some = list(enumerate(zip(stored, episodes, strict=True)))[:: max(1, len(stored) // _EPISODES)]
-    for number, (first, second) in some:
-        stored_fields, memory_fields = _plain(first), _plain(second)
-        parted = sorted(name for name in memory_fields if stored_fields[name] != memory_fields[name])
-        yield Pair(len(parted), 0, f"{path.name}, episode {number}: fields that differ ({', '.join(parted)})")
+    for number in range(0, len(stored), max(1, len(stored) // _EPISODES)):
+        written = json.loads(json.dumps(plain(asdict(stored[number]))))
+        yield same_fields(asdict(episodes[number]), written, f"{path.name}, episode {number}")
 
 
-def _plain(episode: Episode) -> dict[str, Any]:
-    return json.loads(json.dumps(plain(asdict(episode))))
-
-
-def line_again(metrics: Path, record: StepRecord | SftRecord) -> Iterator[Pair]:
+def line_again(metrics: Path, record: StepRecord | SftRecord) -> Pairs:
     """The last line of this kind in the metrics is the record in memory."""
     kind = json.dumps({"kind": record["kind"]}).removesuffix("}").encode()
     lines = [line for line in _last_lines(metrics) if line.startswith(kind)]
-    yield holds(bool(lines), f"{metrics.name} has the line of a step")
-    stored = json.loads(lines[-1])
-    parted = [name for name, value in record.items() if isinstance(value, int | str) and stored.get(name) != value]
-    yield Pair(len(parted), 0, f"{metrics.name}: figures that differ from those in memory ({', '.join(parted)})")
+    memory = {name: value for name, value in record.items() if isinstance(value, int | str)}
+    yield same_fields(memory, json.loads(lines[-1]) if lines else {}, f"the line of a step in {metrics.name}")
 
 
-def figures_again(record: StepRecord, groups: Sequence[Group], lr: float) -> Iterator[Pair]:
+def figures_again(record: StepRecord, groups: Groups, lr: float) -> Pairs:
     """The means, shares and counts of a step's record are those of its episodes."""
     episodes = [episode for group in groups for episode in group.episodes]
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
@@ -181,8 +169,9 @@ def figures_again(record: StepRecord, groups: Sequence[Group], lr: float) -> Ite
     for name, value in again.items():
         actual = figures.get(name)
         yield holds(actual is None, f"{name} of the step's record is missing", value is None)
-        if actual is not None and value is not None:
-            yield Pair(actual, value, f"{name} of the step's record (metrics)", 1e-6 * max(1.0, abs(value)))
+        yield Pair(
+            actual or 0.0, value or 0.0, f"{name} of the step's record (metrics)", 1e-6 * max(1.0, abs(value or 0.0))
+        )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -191,13 +180,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def splits_again(folder: Path, start: Path, every: int, step: int) -> Iterator[Pair]:
+def splits_again(folder: Path, start: Path, every: int, step: int) -> Pairs:
     """splits.json names what the model at ``start`` was taught, and no task that judges is taught or trained; episodes are stored at their steps."""
-    splits, before = ({name: set(ids) for name, ids in _read(path).items()} for path in (folder, start.parent))
-    forgotten = before.get("teach", set()) - splits.get("teach", set())
+    splits, before = (_read(path / "splits.json") for path in (folder, start.parent))
+    roles = {role: set(splits.get(role, ())) for role in ("teach", "train", "validation", "conditions")}
+    forgotten = set(before.get("teach", ())) - roles["teach"]
     yield Pair(len(forgotten), 0, "tasks that the model was taught, which splits.json does not list under teach")
-    judging = splits.get("validation", set()) | splits.get("conditions", set())
-    both = judging & (splits.get("teach", set()) | splits.get("train", set()))
+    both = (roles["validation"] | roles["conditions"]) & (roles["teach"] | roles["train"])
     yield Pair(len(both), 0, "tasks of splits.json that judge, and are taught or trained on")
     last = step - step % every if every else 0
     path = folder / "episodes" / f"step-{last:06d}.jsonl.gz"
@@ -206,8 +195,7 @@ def splits_again(folder: Path, start: Path, every: int, step: int) -> Iterator[P
     )
 
 
-def _read(folder: Path) -> dict[str, list[str]]:
-    path = folder / "splits.json"
+def _read(path: Path) -> Record:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
@@ -218,7 +206,7 @@ def _last_lines(path: Path) -> list[bytes]:
         return file.read().splitlines()
 
 
-def best_again(metrics: Path, best_by: str, step: int | None, reward: float | None) -> Iterator[Pair]:
+def best_again(metrics: Path, best_by: str, step: int | None, reward: float | None) -> Pairs:
     """The best step is the one whose validations have the highest mean reward, of all in the metrics."""
     rewards: dict[int, list[float]] = {}
     for line in metrics.read_bytes().splitlines():
@@ -230,12 +218,10 @@ def best_again(metrics: Path, best_by: str, step: int | None, reward: float | No
                 place = f"the mean reward of the validation at step {record['step']}, in the metrics"
                 yield Pair(record["reward_mean"], mean, place, 1e-4 * max(1.0, abs(mean)))
     means = {number: fmean(values) for number, values in rewards.items()}
-    means = {number: mean for number, mean in means.items() if not math.isnan(mean)}
-    if not means or step is None or reward is None:
+    highest = max((mean for mean in means.values() if not math.isnan(mean)), default=None)
+    if highest is None or step is None or reward is None:
         raise NotMeasured("a validation")
-    highest = max(means.values())
     rounding = 1e-4 * max(1.0, abs(highest))
     yield Pair(reward, highest, "the reward of the best validation", rounding)
-    yield Pair(
-        means.get(step, -math.inf), highest, f"the reward of the validation at step {step}, the best one", rounding
-    )
+    place = f"the reward of the validation at step {step}, the best one"
+    yield Pair(means.get(step, -math.inf), highest, place, rounding)

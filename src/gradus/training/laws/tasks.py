@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-from gradus.core import EnvironmentSpec, Episode, Group, Observation, StopReason, Task, Turn
+from gradus.core import EnvironmentSpec, Episode, Observation, StopReason, Task, Turn
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import NO_IDS, training_tasks
-from gradus.training.laws.runner import NotMeasured, Pair, holds
+from gradus.training.laws.runner import Groups, NotMeasured, Pair, Pairs, holds
 
 _ROWS = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # rows of which two shuffles may be equal by chance
@@ -23,9 +23,9 @@ def tasks_again(
     judging: Sequence[Task],
     reserved: frozenset[str],
     before: int,
-    groups: Sequence[Group],
+    groups: Groups,
     trained: int,
-) -> Iterator[Pair]:
+) -> Pairs:
     """The step trains on ``trained`` groups. The tasks of a step are those that follow the ``before`` that the run had, by the metrics; none is of ``judging`` or a condition."""
     walked, _ = training_tasks(spec, config, 0, before + len(groups), reserved)
     expected = sorted((task.seed, task.id) for task in walked[before:])
@@ -45,7 +45,7 @@ def tasks_again(
         yield Pair(len(group.episodes), members, f"{place}: members of its group that have it")
 
 
-def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Iterator[Pair]:
+def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Pairs:
     """An epoch has every row once, the next one in another order, and another seed too."""
     offset = config.first_task + config.held_out
     rows = spec.data_set.size("train") if config.tasks is None and spec.data_set is not None else None
@@ -58,11 +58,15 @@ def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Iterator[Pair]:
     # A row of the data set is told from all others, also from one that asks the same.
     keys = [id(row_of(spec, task)) if rows else task.seed for task in walked]
     first, second = keys[start : start + number], keys[start + number :]
-    for epoch in (first, second):
-        yield Pair(len(set(epoch)), number, "different rows in an epoch")
+    yield Pair(len({*first}) + len({*second}), 2 * number, "different rows in two epochs")
     yield holds(first == second, "two epochs have one order", False)
-    seeds = [task.seed for task in walked[:number]]
-    yield holds(seeds == [task.seed for task in other], "two seeds have one order", False)
+    same = all(one.seed == task.seed for one, task in zip(walked, other, strict=False))
+    yield holds(same, "two seeds have one order", False)
+
+
+def member_of(episode: Episode) -> str:
+    """Names an episode."""
+    return f"member {episode.member} of the task with seed {episode.task.seed}"
 
 
 def row_of(spec: EnvironmentSpec, task: Task) -> Any:
@@ -71,29 +75,24 @@ def row_of(spec: EnvironmentSpec, task: Task) -> Any:
     return spec.data_set.item(task.options.get("split", "train"), task.seed)
 
 
-def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Sequence[Group]) -> Iterator[Pair]:
+def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Groups) -> Pairs:
     """How an episode ends follows from its turns: their number, and whether a limit cut the last answer."""
     limit, odd = config.max_turns or spec.max_turns, list[str]()
     ends = (StopReason.TERMINATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
     for episode in (episode for group in groups for episode in group.episodes):
-        count = len(episode.turns)
-        place = f"member {episode.member} of the task with seed {episode.task.seed}"
-        if count > limit or (episode.stop is StopReason.TURN_LIMIT and count < limit):
-            odd.append(f"{place}, {count} turns")
+        count, stop = len(episode.turns), episode.stop
         # A prompt that does not fit, which is a failure, ends an episode at the limit of tokens too.
-        cut = bool(count) and episode.turns[-1].cut
-        if (
-            count
-            and episode.failure is None
-            and episode.stop in ends
-            and cut != (episode.stop is StopReason.TOKEN_LIMIT)
-        ):
-            odd.append(f"{place}, {episode.stop.value}, where its last answer was {'cut' if cut else 'complete'}")
+        known = bool(count) and episode.failure is None and stop in ends
+        cut = known and episode.turns[-1].cut
+        if count > limit or (stop is StopReason.TURN_LIMIT and count < limit):
+            odd.append(f"{member_of(episode)}, {count} turns")
+        if known and cut != (stop is StopReason.TOKEN_LIMIT):
+            odd.append(f"{member_of(episode)}, {stop.value}, where its last answer was {'cut' if cut else 'complete'}")
     place = f"episodes that end otherwise than max_turns {limit} and the cut of their last answer say ({'; '.join(odd[:2])})"
     yield Pair(len(odd), 0, place)
 
 
-def played_again(spec: EnvironmentSpec, groups: Sequence[Group]) -> Iterator[Pair]:
+def played_again(spec: EnvironmentSpec, groups: Groups) -> Pairs:
     """The answers of stored episodes, given to a new environment: it shows, pays and ends as was stored, unless it differs from itself."""
     stepping = spec.stepping
     if spec.foreign or spec.max_sessions is not None or stepping.threads or stepping.limited or stepping.rounds:
@@ -107,8 +106,7 @@ def played_again(spec: EnvironmentSpec, groups: Sequence[Group]) -> Iterator[Pai
         if again != _stored(episode) and again != _replayed(spec, episode):
             raise NotMeasured("an environment that repeats itself")
         for name, value in _stored(episode).items():
-            place = f"{name}, of member {episode.member} of the task with seed {episode.task.seed}"
-            yield holds(value == again[name], f"{place}, is what a new environment gives")
+            yield holds(value == again[name], f"{name}, of {member_of(episode)}, is what a new environment gives")
 
 
 def _stored(episode: Episode) -> dict[str, Any]:
@@ -132,7 +130,7 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
     task = episode.task
     try:
         name = f"{task.condition}-{task.seed}-{episode.member}"
-        rewards = _step_rewards(getattr(environment, "inner", None))
+        rewards = _step_rewards(environment)
         shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
         seen: dict[str, Any] = {"system prompt": environment.system_prompt or ""}
         for turn in episode.turns:
@@ -152,11 +150,11 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
         environment.close()
 
 
-def _step_rewards(inner: Any) -> list[Any]:
-    """The rewards that the steps of a wrapped environment are going to return, as it returns them."""
+def _step_rewards(environment: Any) -> list[Any]:
+    """The rewards that the steps of a class or game are going to return, as it returns them itself."""
     rewards: list[Any] = []
-    if hasattr(inner, "step"):
-        step = inner.step
+    if type(environment).__module__.startswith("gradus.") and hasattr(environment, "inner"):
+        inner, step = environment.inner, environment.inner.step
 
         def kept(*args: Any, **options: Any) -> Any:
             result = step(*args, **options)

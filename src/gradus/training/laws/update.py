@@ -23,7 +23,7 @@ from gradus.training.engine.reference import Reference
 from gradus.training.engine.update import UpdateTrainer, microbatch_loss
 from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, Samples, worst_of
 from gradus.training.laws.step import StepLaws
 
 _MEMBERS = 2  # of a group, whose gradient is computed again
@@ -50,7 +50,7 @@ class UpdateLaws(StepLaws):
         runner: LawRunner,
         loaded: LoadedModel,
         config: GrpoConfig,
-        samples: Sequence[TrainingSample],
+        samples: Samples,
         reference: Reference | None,
         fresh: bool,
     ) -> None:
@@ -107,7 +107,7 @@ class UpdateLaws(StepLaws):
         self._updates += 1
         self.optimizer = optimizer
 
-    def finished(self, figures: Mapping[str, Any]) -> Iterator[Pair]:
+    def finished(self, figures: Mapping[str, Any]) -> Pairs:
         """Behind the last update: their number, and the figures of the step's record, which are means over the last epoch."""
         self._formula()
         epochs = [len(self._deals(epoch)) for epoch in range(self.config.epochs)]
@@ -146,7 +146,7 @@ class UpdateLaws(StepLaws):
         sample = self.samples[index]
         return f"update {self._updates + 1}, group {sample.key[0]}, episode {sample.episode}: {what}"
 
-    def _dealt_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Iterator[Pair]:
+    def _dealt_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """What is dealt and passed, and the denominator of the ratio: the sampler's log-prob, or the trainer's before the first update."""
         self._formula()
         deals = list(chain.from_iterable(map(self._deals, range(self.config.epochs))))
@@ -160,9 +160,7 @@ class UpdateLaws(StepLaws):
             again = self._old.setdefault(index, old)
             if not trainer.old.by_trainer:
                 again = self.samples[index].logprobs.float().double()
-            worst = int((old - again).abs().argmax())
-            place = self._place(index, f"the old log-prob of token {worst}, the ratio's denominator")
-            yield Pair(float(old[worst]), float(again[worst]), place)
+            yield worst_of(old, again, self._place(index, "the old log-prob of a token, the ratio's denominator"), 0.0)
             if trainer.old.by_trainer and not self._updates:
                 place = self._place(index, "the mean old log-prob before any update, against the policy's")
                 yield Pair(float(old.mean()), float(logprobs.mean()), place, 2 * self.rounding)
@@ -175,14 +173,14 @@ class UpdateLaws(StepLaws):
         value, allowed = (distance.max(), 2e-3) if self.rounding < 1e-3 else (distance.mean(), 0.5)
         return Pair(float(value), 0.0, self._place(index, f"the difference of log-probs, {what}"), allowed)
 
-    def _sampled_again(self) -> Iterator[Pair]:
+    def _sampled_again(self) -> Pairs:
         """With fresh weights the trainer has the sampler's log-probs, in every group."""
         for index, tokens in self._passes.items():
             what = "of the sampler (decoding by its cache) from those of the trainer"
             yield self._apart(tokens.logprobs, self.samples[index].logprobs, index, what)
 
     @torch.no_grad()
-    def _logprobs_again(self) -> Iterator[Pair]:
+    def _logprobs_again(self) -> Pairs:
         """The log-probs of passes that share prefixes are those of each sample alone: where the sampler has the most other ones, and of some samples."""
         indexes = sorted(self._passes)
         away = [float((self._passes[index].logprobs - self.samples[index].logprobs).abs().max()) for index in indexes]
@@ -197,7 +195,7 @@ class UpdateLaws(StepLaws):
                     again = plain_logprobs(replace(self.loaded, model=model), self.config.sampling, sample)
                 yield self._apart(tokens.reference, again, index, "of the reference, by a plain pass")
 
-    def _factors_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Iterator[Pair]:
+    def _factors_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Pairs:
         """The factor of grad log pi at each token, of the policy's term and the divergence; the loss is the sum of what tokens are worth."""
         formula, config = self._formula(), self.config
         order = sorted(self._passes)
@@ -268,7 +266,7 @@ class UpdateLaws(StepLaws):
         chosen = [index for index in live if plan.samples[index].key[0] == group][:_MEMBERS]
         return replace(plan, samples={index: plan.samples[index] for index in chosen}, local=chosen)
 
-    def _cuts(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Iterator[Pair]:
+    def _cuts(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """The gradient of some members of a group: in one pass with a shared prefix, and each alone."""
         if self.runner.step == 1:
             part = self._part(plan)
@@ -276,7 +274,7 @@ class UpdateLaws(StepLaws):
             together = self.gradient(_losses(trainer, part, trainer.budget.tokens))
             yield self.same_gradient(together, alone, "together and each sequence alone")
 
-    def _terms_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Iterator[Pair]:
+    def _terms_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """Each term's gradient of some members of a group, in one pass, against the model's own forward pass over each alone."""
         formula, config, part = self._formula(), trainer.config, self._part(plan)
         names = ["policy"] * (self.runner.step == 1) + [name for name in _TERMS if getattr(config, name)]
