@@ -19,7 +19,7 @@ from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.environments.verifiable.items import TRAIN_SEEDS
 from gradus.rollouts import roll_out
-from gradus.runs.recipe.starter import default_rewards
+from gradus.runs.recipe.starter import default_rewards, starter
 
 DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 
@@ -310,3 +310,15 @@ def test_half_of_a_question_is_not_one(tmp_path: Path):
     )
     with pytest.raises(ConfigError, match=r"no row of .* has a column 'question', only instruction, input, output"):
         environments.load(f"jsonl:{path}")
+
+
+@pytest.mark.parametrize(("answers", "policies"), [(["yes", "no"], 1), ([str(n) for n in range(60)], 0)])
+def test_what_a_guess_earns_is_evaluated_beside_the_student(answers: list[str], policies: int):
+    """A nano model that said "nothing" to all questions was significantly above its base."""
+    spec = gradus.load_environment(
+        [{"question": f"Number {n}?", "answer": answers[n % len(answers)]} for n in range(60)]
+    )
+    table = starter("rows", spec)
+    for evaluation in (table["eval"], table["lm"]["eval"]):
+        assert evaluation["policies"].count("constant") == policies
+        assert evaluation["pairs"].count("grpo-constant") == policies

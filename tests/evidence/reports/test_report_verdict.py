@@ -68,6 +68,19 @@ def test_a_gain_over_the_base_comes_first_if_grpo_added_nothing_to_it() -> None:
     assert "GRPO added nothing significant to sft: reward 0.50 to 0.50" in headline
 
 
+@pytest.mark.parametrize(("low", "cautions"), [(-0.1, 1), (0.1, 0)])
+def test_a_student_that_is_not_above_the_commonest_answer_is_said_to_be(low: float, cautions: int) -> None:
+    results = results_document(
+        "rhythm", {"grpo - constant": {"reward": {"mean": 0.2, "low": low, "high": 0.4}}}, grader="v9"
+    )
+    home = results["conditions"]["main"]
+    home["policies"] = {name: policy_figures(reward=mean) for name, mean in (("constant", 0.25), ("grpo", 0.45))}
+    found = [
+        each for each in verdict_on(results).cautions if "the commonest answer, which earns 0.25 by itself" in each
+    ]
+    assert len(found) == cautions
+
+
 @given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
 def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below: float, above: float) -> None:
     low, high = mean - below, mean + above

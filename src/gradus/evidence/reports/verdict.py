@@ -22,6 +22,7 @@ from gradus.evidence.reports.results import (
 from gradus.stats import LEAST_DIFFERING, LEAST_UNITS, format_interval, format_number, format_signed
 
 State = Literal["shown", "refuted", "open"]
+CONSTANT = "constant"  # the policy that always gives the commonest answer
 STUDENTS = ("grpo", "distill", "sft")  # a run's own checkpoints, the one to be judged first
 HEADLINES = {  # by what is shown of the reward and of the true reward
     ("shown", "shown"): "GRPO made the student better",
@@ -93,6 +94,8 @@ def _cautions(results: Results, scores: ConditionScores) -> list[str]:
     few = [pair.figures["reward"] for pair in scores.pairs if "reward" in pair.figures]
     if few and all(change.decision == "too few" for change in few):
         cautions.append(f"No difference can be significant: {too_few(few[-1])}.")
+    if guess := _no_more_than_a_guess(scores):
+        cautions.append(guess)
     starts = results.get("best_is_the_start")
     if starts:
         where = ""
@@ -105,6 +108,14 @@ def _cautions(results: Results, scores: ConditionScores) -> list[str]:
     if "quick_runs" in results:
         cautions.append(f"At toy size, so that its figures prove nothing: {named(results['quick_runs'])}.")
     return cautions
+
+
+def _no_more_than_a_guess(scores: ConditionScores) -> str | None:
+    """A caution if the trained policy is not significantly above one that always gives the same answer."""
+    pair = scores.against("grpo").get(CONSTANT)
+    if pair is None or "reward" not in pair.figures or state_of(pair.figures["reward"]) == "shown":
+        return None
+    return f"grpo is not significantly above the commonest answer, which earns {_change(scores, pair, 'reward').partition(' to ')[0]} by itself."
 
 
 def named(names: Sequence[str]) -> str:

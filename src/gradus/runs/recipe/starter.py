@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
@@ -31,6 +32,7 @@ from gradus.rewards import RewardChoice, find_reward, gold_answer, parse_reward,
 ADAPTED_FROM = 300_000_000  # parameters from which adapters are trained, not all weights
 _SMALL = 50_000_000
 _FEW_LABELS = 20
+_GUESSED = 0.1  # share of the rows from which the commonest answer is a baseline
 _SHORT = 40  # letters of a reference answer that a model can write without reasoning before it
 _TAUGHT_ROWS = 512
 
@@ -80,7 +82,22 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
     table["quick"] = _settings("quick")
     if isinstance(spec.data_set, TableTasks):
         del table["quick"]["audit.enabled"]  # an audit of rows takes seconds
+        if _is_worth_guessing(spec.data_set.splits["train"]):
+            _compare_with_constant(table["eval"], table["lm"]["eval"])
     return within_conditions(table, spec)
+
+
+def _is_worth_guessing(rows: Sequence[Item]) -> bool:
+    """True if the commonest answer is right in a tenth of the rows."""
+    answer, times = Counter(item.answer for item in rows).most_common(1)[0]
+    return bool(answer) and times >= _GUESSED * len(rows)
+
+
+def _compare_with_constant(*evaluations: JsonDict) -> None:
+    """Adds the policy that always gives the commonest answer: a gain over a base that says nothing usable may be no more than that."""
+    for evaluation in evaluations:
+        evaluation["policies"].append("constant")
+        evaluation["pairs"].append("grpo-constant")
 
 
 def default_rewards(spec: EnvironmentSpec) -> list[str]:
