@@ -1,5 +1,6 @@
 """Where nobody knows a true reward, what needs one is left open and the rest is audited."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 from fakes import lamps
 
 import gradus
-from gradus.auditing.plans.offered import answers_in, offered_answers
+from gradus.auditing.plans.offered import answers_in, answers_offered, offered_answers
 from gradus.auditing.plans.plan import answer_space
 from gradus.auditing.run import AuditSettings, run_audit
-from gradus.core import AuditHints, Episode, StopReason, Task, Turn
+from gradus.core import AuditHints, Episode, Observation, StopReason, Task, Turn
 from gradus.interop.classes import class_spec
+from gradus.interop.suites.games import return_grader
 from gradus.runs.stages.audits import store_audit
 
 
@@ -246,6 +248,45 @@ def test_tools_and_fields_of_an_action_are_offered_by_their_schemas() -> None:
         '{"name": "look", "arguments": {"place": "yard", "n": 1}}',
     ]
     assert {*calls, '{"key": true}', '{"key": false}'} <= set(answers_in([episode]))
+
+
+def test_an_enumeration_behind_a_reference_is_offered_by_its_values() -> None:
+    """Of an OpenEnv server's action with an enumeration no answer was valid, and the audit failed."""
+    metadata = {"type": "object", "additionalProperties": True}
+    schema = {
+        "$defs": {"Move": {"enum": ["UP", "DOWN"], "type": "string"}},
+        "properties": {"metadata": metadata, "move": {"$ref": "#/$defs/Move"}},
+    }
+    moves = ['{"metadata": {}, "move": "UP"}', '{"metadata": {}, "move": "DOWN"}']
+    assert set(moves) <= set(answers_offered([f"Answer with one JSON object: {json.dumps(schema)}"]))
+
+
+class _Closed:
+    """Takes no answer that the audit could know."""
+
+    system_prompt = ""
+    state: dict[str, str] = {}  # noqa: RUF012
+
+    def reset(self, *, seed, episode_id=None):
+        return Observation(text="say the word")
+
+    def step(self, action):
+        return Observation(text="no", action_valid=False)
+
+    def outcome(self):
+        return {}
+
+    def close(self):
+        pass
+
+
+def test_an_environment_that_takes_no_answer_is_unresolved_and_not_broken() -> None:
+    graders = {"return": return_grader(per_turn=True, needed=True)}
+    spec = replace(class_spec(_Walk), make=_Closed, graders=graders, policies={}, teacher=None)
+    result = run_audit(replace(spec, audit=AuditHints()), None, AuditSettings(episodes=8, budget=1700))
+    assert result.verdict == "unresolved", result.summary
+    assert "cannot be audited" in result.summary
+    assert "declare random_answers" in result.summary
 
 
 class _Ferry:

@@ -111,8 +111,9 @@ class AuditResult:
         """One line a person can act on."""
         broken, failed = self.broken, self._named("fail")
         if broken is not None and failed in ("", broken.subject):
-            # Episodes that failed have no reward either, which says nothing of the grader.
-            verdict = "cannot be audited" if broken.measured.get("failed") else "is broken"
+            # Episodes that failed, or whose answers were not valid, have no reward either, which says nothing of the grader.
+            is_known = broken.status == "fail" and not broken.measured.get("failed")
+            verdict = "is broken" if is_known else "cannot be audited"
             return f"{self.grader} {verdict}: {broken.evidence}. Fix this, then audit again."
         if failed:
             return f"{self.grader} can be exploited ({failed}): fix this before training."

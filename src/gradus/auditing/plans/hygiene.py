@@ -57,10 +57,16 @@ def check_hygiene(
 
 
 def not_graded(panel: PanelEpisodes) -> AuditCheck:
-    """The one finding if no episode got a reward: the grader raises on all of them, or the environment did."""
-    failed = sum(episode.failure is not None for several in panel.episodes.values() for episode in several)
-    evidence = "; ".join(_ungraded(panel))
-    return AuditCheck(subject="grading", status="fail", evidence=evidence, measured={"failed": failed})
+    """The one finding if no episode got a reward: the grader raises on all of them, the environment did, or it took no answer."""
+    episodes = [episode for several in panel.episodes.values() for episode in several]
+    failed = sum(episode.failure is not None for episode in episodes)
+    check = AuditCheck(
+        subject="grading", status="fail", evidence="; ".join(_ungraded(panel)), measured={"failed": failed}
+    )
+    if failed or any(turn.valid for episode in episodes for turn in episode.turns):
+        return check
+    why = "no answer of any policy was valid; declare random_answers or a teacher"
+    return replace(check, status="open", evidence=f"{why}: {check.evidence}")
 
 
 def check_tasks(

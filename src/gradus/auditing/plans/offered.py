@@ -30,7 +30,13 @@ _OFFERED = 48
 _ROUNDS = 2  # the replies to the first answers show further forms
 _NONSENSE = ("", "?!")
 _FOLLOWING = 6  # further answers of an episode that begins with one
-_VALUES: Mapping[str, Sequence[Any]] = {"integer": (0, 1), "number": (0, 1), "boolean": (True, False), "array": ([],)}
+_VALUES: Mapping[str, Sequence[Any]] = {
+    "integer": (0, 1),
+    "number": (0, 1),
+    "boolean": (True, False),
+    "array": ([],),
+    "object": ({},),
+}
 
 
 def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
@@ -177,6 +183,8 @@ def _objects(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     fields: Mapping[str, Any] = schema.get("properties") or {}
     values: dict[str, Sequence[Any]] = {}
     for name, field in fields.items():
-        values[name] = field.get("enum") or _VALUES.get(field.get("type"), ("", name))
+        # Behind a reference stands what pydantic writes for an enumeration.
+        kind = schema.get("$defs", {}).get(field.get("$ref", "").rpartition("/")[2], field)
+        values[name] = kind.get("enum") or _VALUES.get(kind.get("type"), ("", name))
     most = min(_FILLED, max(map(len, values.values()), default=0))
     return [{name: options[i % len(options)] for name, options in values.items()} for i in range(most)]
