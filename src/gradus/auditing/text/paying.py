@@ -334,11 +334,12 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
         return kind
     count = f"{len(accepted)} of {len(probes)}"
     example = shown(ground.unpacked(accepted[0]))
-    if settled and not wrong.lenient:
-        return _settled(ground, kind, probes, accepted)
     if settled:
-        note = _note(ground, "lenient", name, example, count, wrong.lenient)
-        return replace(kind, note=note, measured={**measured, "example": example})
+        kind = replace(kind, measured={**measured, "example": example})
+    if settled and not wrong.lenient:
+        return _settled(ground, kind, share, {probe.task.key: probe in accepted for probe in probes})
+    if settled:
+        return replace(kind, note=_note(ground, "lenient", name, example, count, wrong.lenient))
     review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
     if not wrong.settled_by or not is_above(share, 0.5):
         return replace(kind, review=review)
@@ -346,27 +347,28 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     return replace(kind, note=note, review=review)
 
 
-def _settled(ground: Ground, kind: _KindOfWrong, probes: Sequence[Probe], accepted: Sequence[Probe]) -> _KindOfWrong:
-    """The finding if the answers are surely wrong: it fails if they are accepted as a rule, or on a cluster of tasks."""
-    share = wilson(len(accepted), len(probes))
-    count = f"{len(accepted)} of {len(probes)}"
-    example = shown(ground.unpacked(accepted[0]))
-    measured = {**kind.measured, "example": example}
-    fails = is_above(share, 0.5)
-    if not fails:
-        rule = rule_of({probe.task.key: probe in accepted for probe in probes}, ground.golds)
-        if rule is not None:
-            measured["rule"], held = rule
-            count = f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
-            fails = True
-    text = f"{quoted(example['completion'], _QUOTED)} for {accepted[0].task.answer[:40]!r}"
+def _settled(ground: Ground, kind: _KindOfWrong, share: Interval, accepted: Mapping[str, bool]) -> _KindOfWrong:
+    """The finding if the answers are surely wrong: it fails if they are accepted as a rule, or on a cluster of tasks.
+
+    ``share``: of tasks on which they are accepted; ``accepted``: whether it was, by the key of the task.
+    """
+    count = f"{sum(accepted.values())} of {len(accepted)}"
+    rule = None
+    if not is_above(share, 0.5):
+        rule = rule_of(accepted, ground.golds)
+    if rule is not None:
+        name, held = rule
+        count = f"{held.mean:.0%} of {held.n} tasks where {name}"
+        kind = replace(kind, measured={**kind.measured, "rule": name})
+    example = kind.measured["example"]
+    text = f"{quoted(example['completion'], _QUOTED)} for {example['gold'][:40]!r}"
     evidence = f"{kind.subject}: accepted in {count}, e.g. {text}"
-    if fails:
+    if rule is not None or is_above(share, 0.5):
         note = _note(ground, "exploit", kind.subject, example, count, WRONG[kind.subject].fix)
-        return replace(kind, status="fail", evidence=evidence, note=note, measured=measured)
+        return replace(kind, status="fail", evidence=evidence, note=note)
     if (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT):
-        return replace(kind, status="open", evidence=evidence, measured=measured)
-    return replace(kind, measured=measured)
+        return replace(kind, status="open", evidence=evidence)
+    return kind
 
 
 def _note(
