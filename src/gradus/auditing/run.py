@@ -63,6 +63,7 @@ from gradus.auditing.text.tasks import (
     CALLS_SECONDS,
     PROGRAM_SECONDS,
     TASKS,
+    Functions,
     TextSubject,
     subject_of,
 )
@@ -291,7 +292,7 @@ _PAYING: Sequence[Callable[[Ground], AuditCheck]] = (
 )
 
 
-def place_of(functions: Sequence[Callable[..., object]]) -> tuple[str, int]:
+def place_of(functions: Functions) -> tuple[str, int]:
     """File and line of the first function that is written in Python, relative to the working folder if it lies there."""
     codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
     code = next((code for code in codes if code is not None), None)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from statistics import fmean
-from typing import Any
 
 from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.blind import Operator, another_gold
@@ -18,7 +17,7 @@ from gradus.auditing.text.operators import CANARIES
 from gradus.auditing.text.rates import Base, Probe, Rate, rate
 from gradus.auditing.text.scoring import AnswerScore, Scorer
 from gradus.auditing.text.source import SLOT, read_source
-from gradus.auditing.text.tasks import TASKS, TextSubject, TextTask
+from gradus.auditing.text.tasks import TASKS, Functions, TextSubject, TextTask
 from gradus.core import child_rng
 from gradus.sandbox.command import sandbox_works
 
@@ -44,9 +43,7 @@ FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as
 }
 
 
-def forms(
-    functions: Sequence[Callable[..., Any]],
-) -> Mapping[str, tuple[str, str]]:
+def forms(functions: Functions) -> Mapping[str, tuple[str, str]]:
     """The usual forms, and those that the patterns and tags in the grader's source ask for."""
     source = read_source(functions)
     candidates: dict[str, tuple[str, str]] = {}

@@ -20,7 +20,7 @@ from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Shown, quoted, shown
 from gradus.auditing.text.scoring import AnswerScore, Scorer
-from gradus.auditing.text.tasks import TextSubject, TextTask
+from gradus.auditing.text.tasks import Answers, TextSubject, TextTask
 from gradus.core.findings import Status
 from gradus.stats import format_number, mean_interval, wilson
 
@@ -126,7 +126,7 @@ def _at_steps(ground: Ground) -> str:
     return ""
 
 
-def _earns_more(ground: Ground, rows: Sequence[tuple[TextTask, str]], scores: Sequence[AnswerScore]) -> bool:
+def _earns_more(ground: Ground, rows: Answers, scores: Sequence[AnswerScore]) -> bool:
     """Returns True if gold, every second row, earns more than the wrong answers before it, or a row has no reward."""
     values = [score.value for score in scores if score.value is not None]
     if len(values) < len(rows):
@@ -175,7 +175,7 @@ def _in_a_batch(ground: Ground) -> str:
 
 
 def _changed(
-    rows: Sequence[tuple[TextTask, str]],
+    rows: Answers,
     before: Sequence[AnswerScore],
     after: Sequence[AnswerScore],
     how: str,

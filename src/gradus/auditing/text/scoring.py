@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from gradus.auditing.records import shortened
-from gradus.auditing.text.tasks import CALLS_SECONDS, NoReward, TextSubject, TextTask
+from gradus.auditing.text.tasks import CALLS_SECONDS, Answers, Functions, NoReward, TextSubject
 from gradus.core import Reward
 from gradus.core.foreign import raised_at
 from gradus.core.money import BROKE
@@ -40,7 +40,6 @@ _GRACE = 2.0  # seconds beyond the limit until a process that ignores its alarm 
 _HANGS = 3
 _AT_ONCE = 64  # answers that a grader that asks a server is given together
 _Finite = Annotated[float, Strict(), AllowInfNan(False)]
-Answers = Sequence[tuple[TextTask, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ class GraderProcess:
             raise
 
 
-def _folders_of(functions: Sequence[Callable[..., Any]]) -> list[str]:
+def _folders_of(functions: Functions) -> list[str]:
     """The folders of the files that functions are written in."""
     codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
     files = {Path(code.co_filename) for code in codes if code is not None}

@@ -6,13 +6,15 @@ import dis
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from re import _parser as parser  # type: ignore[attr-defined]
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
+
+from gradus.auditing.text.tasks import Functions
 
 SLOT = "\ue000"  # stands in a text for an answer: a character that nobody writes
 _LONGEST = 200  # characters of a word
@@ -56,7 +58,7 @@ class Dictionary:
     files: set[str] = field(default_factory=set[str])
 
 
-def read_source(functions: Sequence[Callable[..., Any]]) -> Dictionary | None:
+def read_source(functions: Functions) -> Dictionary | None:
     """Reads functions and what they call in their own packages. None if none of them is written in Python."""
     reader = _Reader(functions)
     while reader.waiting:
@@ -69,7 +71,7 @@ def read_source(functions: Sequence[Callable[..., Any]]) -> Dictionary | None:
 class _Reader:
     """A walk from functions to what they use. ``waiting``: functions that are still to be read."""
 
-    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+    def __init__(self, functions: Functions) -> None:
         self.dictionary = Dictionary()
         self.waiting: list[FunctionType] = []
         self._codes: set[CodeType] = set()

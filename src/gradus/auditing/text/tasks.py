@@ -75,6 +75,8 @@ class TextTask:
 
 
 Judge = Callable[[TextTask, str], "float | None"]
+Answers = Sequence[tuple[TextTask, str]]
+Functions = Sequence[Callable[..., Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +90,11 @@ class TextSubject:
     range: tuple[float, float] | None = None
     remote: bool = False  # it asks a server: its calls may take a minute, and are not made in the sandbox
     # The rewards of answers to many tasks in one call, None if it can only be asked one by one.
-    judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
+    judge_all: Callable[[Answers], Sequence[Reward]] | None = None
     rewards: Rewards | None = (
         None  # the reward functions that it is made of, which log figures and hear of the training's step
     )
-    functions: Sequence[Callable[..., Any]] = ()  # those that decide the reward, whose source is read
+    functions: Functions = ()  # those that decide the reward, whose source is read
     # The command line that scores one completion again, None if there is none.
     command: Callable[[TextTask, str], str] | None = None
 
@@ -115,7 +117,7 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     def episode(text: TextTask, answer: str) -> Episode:
         return _answered(environment, places[text.key], answer, judged=not reads_rows)
 
-    def judge_all(answers: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
+    def judge_all(answers: Answers) -> Sequence[Reward]:
         return grader.rewards([episode(*answer) for answer in answers])
 
     def judge(text: TextTask, answer: str) -> float | None:
