@@ -17,6 +17,9 @@ import pytest
 from command_line import gradus
 from tinker_servers import HERE, Python, environment, program, serving, serving_skyrl
 
+from gradus.rollouts import read_episodes
+from gradus.stats import crossed_difference
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 FORMS = [
     "What is {} + {}?",
@@ -42,6 +45,7 @@ FORMS = [
     "Compute {} and {}.",
     "{} and {} = ?",
 ]
+SEEDS = 3
 SETTINGS = [
     "grpo.groups=16",
     "grpo.lora.rank=8",
@@ -69,9 +73,23 @@ def base(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "sft" / "final"
 
 
-def command(rows: Path, base: Path, trainer: str, out: Path, steps: int, *settings: str) -> list[str]:
+def command(rows: Path, base: Path, trainer: str, out: Path, steps: int, *settings: str, seed: int = 0) -> list[str]:
     options = [word for setting in (*SETTINGS, *settings, f"grpo.max_steps={steps}") for word in ("--set", setting)]
-    words = ["grpo", rows, "--reward", "correctness", "--model", base, "--trainer", trainer, "--out", out, *options]
+    words = [
+        "grpo",
+        rows,
+        "--reward",
+        "correctness",
+        "--model",
+        base,
+        "--trainer",
+        trainer,
+        "--out",
+        out,
+        *options,
+        "--seed",
+        seed,
+    ]
     return ["-m", "gradus", *map(str, words)]
 
 
@@ -109,32 +127,50 @@ def test_updates_are_the_local_ones_from_the_same_adapter(
 
 
 @pytest.fixture(scope="module")
-def here(rows: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What forty steps in this process give."""
-    out = tmp_path_factory.mktemp("here")
-    ran = program(Path(sys.executable), *command(rows, base, "local", out, 40), timeout=1500)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return out
+def here(rows: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """What forty steps in this process give, a run a seed."""
+    folders = [tmp_path_factory.mktemp("here") / f"seed{seed}" for seed in range(SEEDS)]
+    for seed, out in enumerate(folders):
+        ran = program(Path(sys.executable), *command(rows, base, "local", out, 40, seed=seed), timeout=1500)
+        assert ran.returncode == 0, ran.stderr[-2000:]
+    return folders
 
 
 @pytest.mark.parametrize("server", ["gradus", "skyrl"])
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_forty_steps_on_a_server_teach_what_forty_steps_here_do(
-    sdk_python: Python, rows: Path, base: Path, here: Path, tmp_path: Path, server: str
+    sdk_python: Python, rows: Path, base: Path, here: Sequence[Path], tmp_path: Path, server: str
 ) -> None:
-    python, out, file = sdk_python("0.24.1"), tmp_path / "run", tmp_path / "compared.json"
-    with server_of(server, sdk_python, base, tmp_path / "served") as url:
-        ran = program(python, *command(rows, base, f"tinker:{url}", out, 40), timeout=1500)
+    python = sdk_python("0.24.1")
+    tables: list[list[list[float]]] = [[], [], []]
+    for seed, local in enumerate(here):
+        out, file = tmp_path / f"run{seed}", tmp_path / f"episodes{seed}.jsonl"
+        with server_of(server, sdk_python, base, tmp_path / f"served{seed}") as url:
+            ran = program(python, *command(rows, base, f"tinker:{url}", out, 40, seed=seed), timeout=1500)
+            assert ran.returncode == 0, ran.stderr[-2000:]
+            words = ["eval", rows, "--reward", "correctness", "--policy", f"{base},{local},{out}", "--samples", "8"]
+            words += ["--condition", "held-out", "--out", file]
+            ran = program(python, "-m", "gradus", *map(str, words), timeout=1500)
         assert ran.returncode == 0, ran.stderr[-2000:]
-        words = ["eval", rows, "--reward", "correctness", "--policy", f"{base},{here},{out}", "--samples", "8"]
-        words += ["--condition", "held-out"]
-        ran = program(python, "-m", "gradus", *map(str, words), "--json", file, timeout=1500)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    (condition,) = json.loads(file.read_text())["conditions"].values()
-    gain, difference = (condition["pairs"][f"{out} - {other}"]["reward"] for other in (base, here))
-    print(json.dumps({"gain": gain, "difference": difference}))
-    assert gain["low"] > 0
-    assert -0.1 < difference["low"] <= difference["high"] < 0.1
+        for table, policy in zip(tables, (base, local, out), strict=True):
+            table.append(rewards_by_task(file, policy))
+    before, expected, trained = tables
+    gain = crossed_difference(trained, before, matched=True)
+    difference = crossed_difference(trained, expected, matched=True)
+    print(gain, difference)
+    assert gain.low is not None
+    assert gain.low > 0
+    assert difference.mean is not None
+    assert abs(difference.mean) < 0.1
+
+
+def rewards_by_task(file: Path, policy: Path) -> list[float]:
+    """The mean reward of each task, in the order of their names."""
+    rewards: dict[str, list[float]] = {}
+    for episode in read_episodes(file).episodes:
+        if episode.policy == str(policy):
+            rewards.setdefault(episode.task.id, []).append(episode.reward_value or 0.0)
+    return [float(np.mean(rewards[task])) for task in sorted(rewards)]
 
 
 @pytest.mark.timeout(3600)

@@ -27,7 +27,7 @@ from gradus.training.tinker.weights import ServedTraining, ServedWeights
 from gradus.training.trainer_config import LoraConfig
 
 RANK, UPDATES = 4, 5
-CONFIG = GrpoConfig(lora=LoraConfig(rank=RANK, alpha=32), algorithm="dr_grpo", grad_clip=0, lr=1e-2, max_logp_diff=1.0)
+CONFIG = GrpoConfig(lora=LoraConfig(rank=RANK, alpha=32), algorithm="dr_grpo", grad_clip=0, lr=1e-3, max_logp_diff=1.0)
 
 
 def samples() -> list[TrainingSample]:
