@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 from gradus.policies.local.loading import LoadedModel, load_model, load_tokenizer
 from gradus.policies.tinker.policy import TokenCounts
@@ -87,6 +88,9 @@ def main(model: str, url: str, checkpoints: str) -> None:
     folder = adapter_folder(Path(checkpoints))
     settings = json.loads((folder / "adapter_config.json").read_text())
     settings["base_model_name_or_path"] = model
+    if settings["target_modules"] is None:  # SkyRL names no layers, for which peft takes some of them
+        tensors = load_file(folder / "adapter_model.safetensors")
+        settings["target_modules"] = sorted({name.split(".")[-3] for name in tensors})
     begun = Path(tempfile.mkdtemp())
     (begun / "adapter_config.json").write_text(json.dumps(settings))
     (begun / "adapter_model.safetensors").write_bytes((folder / "adapter_model.safetensors").read_bytes())
