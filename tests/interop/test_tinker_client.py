@@ -73,24 +73,14 @@ def base(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "sft" / "final"
 
 
-def command(rows: Path, base: Path, trainer: str, out: Path, steps: int, *settings: str, seed: int = 0) -> list[str]:
+def command(
+    source: Path | str, model: Path, trainer: str, out: Path, steps: int, *settings: str, seed: int = 0
+) -> list[str]:
+    """GRPO of rows, which are graded by their answers, or of an environment by its name."""
+    graded = ["--reward", "correctness"] if isinstance(source, Path) else []
     options = [word for setting in (*SETTINGS, *settings, f"grpo.max_steps={steps}") for word in ("--set", setting)]
-    words = [
-        "grpo",
-        rows,
-        "--reward",
-        "correctness",
-        "--model",
-        base,
-        "--trainer",
-        trainer,
-        "--out",
-        out,
-        *options,
-        "--seed",
-        seed,
-    ]
-    return ["-m", "gradus", *map(str, words)]
+    words = ["grpo", source, *graded, "--model", model, "--trainer", trainer]
+    return ["-m", "gradus", *map(str, words), "--out", str(out), "--seed", str(seed), *options]
 
 
 def steps_of(out: Path) -> list[dict[str, Any]]:
@@ -170,6 +160,50 @@ def rewards_by_task(file: Path, policy: Path) -> list[float]:
         if episode.policy == str(policy):
             rewards.setdefault(episode.task.id, []).append(episode.reward_value or 0.0)
     return [float(np.mean(rewards[task])) for task in sorted(rewards)]
+
+
+AGENT = """
+import json, re
+
+SYSTEM = "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and </answer>. Write nothing else."
+tasks = [json.loads(line) for line in open(ROWS)]
+
+
+def agent(task, client):
+    said = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task["question"]}]
+    return client.chat.completions.create(model="policy", messages=said).choices[0].message.content
+
+
+def right(result, answer, **_):
+    pairs = zip(result, answer, strict=True)
+    return [float(re.findall(r"<answer> *(\\d+) *</answer>", each or "") == [wanted]) for each, wanted in pairs]
+
+
+rewards = [right]
+"""
+
+
+@pytest.mark.parametrize("environment", ["agent", "shop"])
+def test_an_agent_and_calls_of_tools_are_trained_by_changing_one_key(
+    sdk_python: Python, rows: Path, base: Path, tmp_path: Path, environment: str
+) -> None:
+    source, model, python = environment, base, sdk_python("0.24.1")
+    if environment == "agent":
+        (tmp_path / "agent.py").write_text(AGENT.replace("ROWS", repr(str(rows))))
+        source = f"{tmp_path / 'agent.py'}:agent"
+    else:
+        gradus("sft", "shop", "--out", tmp_path / "base", "--set", "teach.episodes=600", "--set", "sft.max_steps=150")
+        model = tmp_path / "base" / "sft" / "final"
+    gains: list[float] = []
+    with serving(python, model, tmp_path / "served") as (url, _):
+        for trainer in ("local", f"tinker:{url}"):
+            out = tmp_path / trainer.partition(":")[0]
+            ran = program(python, *command(source, model, trainer, out, 20, "grpo.groups=8"), timeout=1500)
+            assert ran.returncode == 0, ran.stderr[-2000:]
+            rewards = [step["reward_mean"] for step in steps_of(out)]
+            gains.append(float(np.mean(rewards[-5:]) - np.mean(rewards[:5])))
+    print(gains)
+    assert min(gains) > 0.05
 
 
 @pytest.mark.timeout(3600)
