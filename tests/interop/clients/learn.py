@@ -1,8 +1,7 @@
 """Trains a model in one client's agent, and prints what it earned before and after.
 
 The agent must call a tool before it can know the answer. A nano model has random weights and three things to say: chance earns about one
-in ten. Run as ``python learn.py CLIENT STEPS SEED [MODEL]`` in an environment that has the client's framework; MODEL is a published one,
-which says what it likes and calls tools in lines of JSON.
+in ten. Run as ``python learn.py CLIENT STEPS SEED`` in an environment that has the client's framework.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def right(result: Any, conversation: Any, answer: Any, **_: Any) -> list[float]:
     return [float(seen and wanted in str(given)) for given, wanted, seen in zip(result, answer, heard, strict=True)]
 
 
-def learn(name: str, steps: int, seed: int, published: str = "") -> dict[str, Any]:
+def learn(name: str, steps: int, seed: int) -> dict[str, Any]:
     """Returns the rewards before and after, and the interval of their difference."""
     draw = random.Random(seed)
     rows = []
@@ -56,25 +55,23 @@ def learn(name: str, steps: int, seed: int, published: str = "") -> dict[str, An
     client = SAYINGS.get(name, Sayings())
     sayings = [each.removeprefix(client.opening) for each in (client.look, *client.colors, *client.others)]
     spec = replace(spec, language=Language(vocabulary=lambda: vocabulary, grammar=[sayings]))
-    sampling = SamplingConfig(max_new_tokens=40, grammar=not published)
-    lr, members = (1e-5, 8) if published else (3e-3, 4)
+    sampling = SamplingConfig(max_new_tokens=40, grammar=True)
     config = GrpoConfig(
-        groups=4, group_size=members, max_steps=steps, lr=lr, sampling=sampling, validation_every=0, checkpoint_every=steps,
+        groups=4, group_size=4, max_steps=steps, lr=3e-3, sampling=sampling, validation_every=0, checkpoint_every=steps,
         seed=seed, store_every=0,
     )  # fmt: skip
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        first = Path(published or make_nano(Path(folder) / "nano", vocabulary, SMALL, seed=seed))
-        form: Any = {"tool_calls": "json", "autocast": "auto"} if published else {}
+        first = make_nano(Path(folder) / "nano", vocabulary, SMALL, seed=seed)
         tasks = spec.tasks(next(iter(spec.conditions)))[:40]
 
         def earned(model: Path) -> Any:
-            policy = LocalPolicy(load_model(model, **form), sampling, grammar=spec.language.grammar)
+            policy = LocalPolicy(load_model(model), sampling, grammar=spec.language.grammar)
             return roll_out(spec, policy, tasks, seed=seed, max_turns=config.max_turns).episodes
 
         before = earned(first)
         print(*({"turns": [turn.action for turn in each.turns]} for each in before[:4]), sep="\n", file=sys.stderr)
-        result = train_grpo(load_model(first, **form), spec, config, Path(folder) / "run")
+        result = train_grpo(load_model(first), spec, config, Path(folder) / "run")
         after = earned(result.final)
     rewards = [[each.reward.value if each.reward else None for each in episodes] for episodes in (after, before)]
     difference = paired_difference(*rewards)
@@ -95,4 +92,4 @@ def learn(name: str, steps: int, seed: int, published: str = "") -> dict[str, An
 
 
 if __name__ == "__main__":
-    print(json.dumps(learn(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])))
+    print(json.dumps(learn(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
