@@ -79,6 +79,7 @@ if __name__ == "__main__":
         out=os.environ.get("OUT", "runs/price"),
         anyway=QUICK,
         settings={
+            "model.tool_calls": "json",  # its chat template knows no tools
             "teach.enabled": True,
             "teach.episodes": 4 if QUICK else 96,
             "sft.epochs": 1 if QUICK else 4,
