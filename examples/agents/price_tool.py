@@ -1,7 +1,8 @@
 # %% [markdown]
 # # A published model learns to call a tool
 # The agent must look a price up before it can answer. SmolLM2-135M-Instruct never calls the tool by itself, so a teacher shows it:
-# one that looks up half of the time and guesses otherwise. GRPO then makes it look up always. About ten minutes on one core.
+# one that looks up half of the time and guesses otherwise. GRPO then makes it look up always. It earned 0.00 before, 0.68 when taught
+# and 0.86 after 12 steps (28 held-out things, one seed), in a quarter of an hour on one busy core.
 
 # %%
 import json
