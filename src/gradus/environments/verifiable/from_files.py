@@ -234,7 +234,7 @@ def read_rows(path: Path, kind: str) -> list[Row]:
     return rows
 
 
-def _json_rows(path: Path) -> list[Row]:
+def _json_rows(path: Path) -> Sequence[Row]:
     """Reads an object a line, or one list of objects."""
     text = read_text(path).removeprefix("\ufeff")
     if not text.lstrip().startswith("["):
