@@ -134,6 +134,7 @@ def test_a_spoilt_line_in_the_middle_is_named(tmp_path, episodes):
         ("hello\n", "header"),
         ('{"kind": "gradus episodes", "schema": 99, "environment": "e"}\n', "at schema: .* got 99"),
         ('{"kind": "something", "schema": 2, "environment": "e"}\n', "at kind: .* got 'something'"),
+        ('{"question": "1 + 1?", "answer": "2"}\n', "is not a file of episodes: .* to look at rows type gradus check"),
     ],
 )
 def test_what_is_no_file_of_episodes_is_refused_with_the_reason(tmp_path, text, says):

@@ -157,8 +157,11 @@ def _read_header(path: Path, lines: Iterator[str]) -> _Header:
     line = next(lines, "").rstrip("\n")
     try:
         header = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or "kind" not in header:
         raise StorageError(
-            f"{path} is not a file of episodes: its first line should be a header with schema, kind and environment, it is {line[:80]!r}"
-        ) from error
+            f"{path} is not a file of episodes: its first line should be a header with schema, kind and environment, it is {line[:80]!r}; "
+            f"to look at rows type gradus check {path}"
+        )
     return checked(header, _Header, f"the first line of {path}")
