@@ -94,7 +94,8 @@ def test_a_cache_by_question_is_found_by_asking_in_another_order():
 
 def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_or_an_option_is_none():
     """At the end of the prompt, behind a number and a period, it was not found."""
-    assert check_of("leaks", sound, sums(prompt="Key: {gold}. What is {a} + {b}?")).status == "fail"
+    for words in ("Key:", "Reference:", "Bag {gold} is marked. Key:"):
+        assert check_of("leaks", sound, sums(prompt=f"{words} {{gold}}. What is {{a}} + {{b}}?")).status == "fail"
     for prompt in ("Add {a} to {b}. {gold}", "Add {a} to {b}. {gold} (key {a})", "Copy what follows: {gold} {a} {b}"):
         assert check_of("leaks", sound, sums(prompt=prompt)).status == "open"
     rng = random.Random(2)

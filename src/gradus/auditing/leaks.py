@@ -20,7 +20,7 @@ _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this giv
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
 _NEXT = (1, 2, 3)  # tasks whose hidden values are compared
 _ANSWER = re.compile(
-    r"\b(answer|correct|expected|gold|key|label|output|result|solution|target|truth)s?\b", re.IGNORECASE
+    r"\b(answer|correct|expected|gold|key|label|output|reference|result|solution|target|truth)s?\b", re.IGNORECASE
 )
 _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
 _NAMED = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
@@ -29,20 +29,25 @@ Hidden = Sequence[Any]  # the hidden values of a task
 
 
 def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> str | None:
-    """The place that shows hidden values, or None. ``shown``: of each task, what stands at each place."""
+    """The place that shows hidden values, one that names the answer before others, or None. ``shown``: of each task, what stands at each place."""
+    places = list(_telling_places(shown, hidden))
+    return next(filter(names_the_answer, places), places[0] if places else None)
+
+
+def _telling_places(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> Iterator[str]:
+    """Yields the places that show hidden values, those that most tasks have first."""
     n = len(shown)
     counts: Counter[str] = Counter()
     for places in shown:
         counts.update(places.keys())
     for place, count in counts.most_common():
         if count <= _LEAST_OWN * n:
-            return None
+            return
         column = [places.get(place) for places in shown]
         others = sum(_shows(column, [*hidden[step:], *hidden[:step]]) / len(_NEXT) for step in _NEXT)
         low = wilson(_shows(column, hidden), n).low or 0.0
         if low > _LEAST_OWN and low - others / n > _LEAST_GAP:
-            return place
-    return None
+            yield place
 
 
 def names_the_answer(place: str) -> bool:
