@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import Renderer, Turn
 from gradus.training.config import GrpoConfig
@@ -45,8 +45,8 @@ def tokens_again(groups: Groups, samples: Samples, stop_ids: frozenset[int] | No
     for sample in (each for each in samples if each.episode % every == 0):
         member = members[sample.episode]
         yield Pair(sample.key[0], member.group, f"episode {sample.episode}: the group of its sample")
-        columns = [sample.turns, sample.offsets, sample.ids[sample.positions], sample.logprobs]
-        rows: Any = zip(*[column.tolist() for column in columns], strict=True)
+        turns, offsets, ids = map(ints, (sample.turns, sample.offsets, sample.ids[sample.positions]))
+        rows = zip(turns, offsets, ids, cast(list[float], sample.logprobs.tolist()), strict=True)
         trained.setdefault(sample.episode, Counter()).update(rows)
         yield from _contexts_again(member.episode.turns, sample)
     for number in range(0, len(members), every):
@@ -55,8 +55,8 @@ def tokens_again(groups: Groups, samples: Samples, stop_ids: frozenset[int] | No
             tokens = turn.tokens
             if tokens is None or turn.undelivered or not tokens.action_ids:
                 continue
-            rows = zip(tokens.action_ids, tokens.logprobs, strict=True)
-            sampled.update((index, offset, token, logprob) for offset, (token, logprob) in enumerate(rows))
+            pairs = enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True))
+            sampled.update((index, offset, token, logprob) for offset, (token, logprob) in pairs)
             if stop_ids is not None and turn.asked is None:
                 where = f"{place}, turn {index}: a stop token ends the answer, as none does that a limit cut"
                 yield holds(tokens.action_ids[-1] in stop_ids, where, not turn.cut)
