@@ -183,22 +183,14 @@ rewards = [right]
 """
 
 
-@pytest.mark.parametrize("environment", ["agent", "shop"])
-def test_an_agent_and_calls_of_tools_are_trained_by_changing_one_key(
-    sdk_python: Python, rows: Path, base: Path, tmp_path: Path, environment: str
-) -> None:
-    source, model, python = environment, base, sdk_python("0.24.1")
-    if environment == "agent":
-        (tmp_path / "agent.py").write_text(AGENT.replace("ROWS", repr(str(rows))))
-        source = f"{tmp_path / 'agent.py'}:agent"
-    else:
-        gradus("sft", "shop", "--out", tmp_path / "base", "--set", "teach.episodes=600", "--set", "sft.max_steps=150")
-        model = tmp_path / "base" / "sft" / "final"
+def test_an_agent_is_trained_by_changing_one_key(sdk_python: Python, rows: Path, base: Path, tmp_path: Path) -> None:
+    python, source = sdk_python("0.24.1"), tmp_path / "agent.py"
+    source.write_text(AGENT.replace("ROWS", repr(str(rows))))
     gains: list[float] = []
-    with serving(python, model, tmp_path / "served") as (url, _):
+    with serving(python, base, tmp_path / "served") as (url, _):
         for trainer in ("local", f"tinker:{url}"):
             out = tmp_path / trainer.partition(":")[0]
-            ran = program(python, *command(source, model, trainer, out, 20, "grpo.groups=8"), timeout=1500)
+            ran = program(python, *command(f"{source}:agent", base, trainer, out, 20), timeout=1500)
             assert ran.returncode == 0, ran.stderr[-2000:]
             rewards = [step["reward_mean"] for step in steps_of(out)]
             gains.append(float(np.mean(rewards[-5:]) - np.mean(rewards[:5])))
