@@ -69,7 +69,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def base(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A nano model that gets some of the sums right. It is saved as a Llama, which other servers load too."""
     out = tmp_path_factory.mktemp("base")
-    gradus("sft", rows, "--out", out, "--set", "sft.max_steps=70")
+    gradus("sft", rows, "--reward", "correctness", "--out", out, "--set", "sft.max_steps=70")
     return out / "sft" / "final"
 
 

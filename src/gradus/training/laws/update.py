@@ -32,7 +32,7 @@ _EDGE = 1e-4  # of the clip: rounding may move a ratio over it
 _TERMS = ("entropy_coef", "observations")  # coefficients of terms that look at no sampled token
 
 
-class _Tokens(NamedTuple):
+class _SampleTokens(NamedTuple):
     """What a pass has of the trained tokens of a sample, (A,) each: the loss's gradient by their log-probs, these, old ones, the reference's, entropies."""
 
     factors: Tensor
@@ -57,7 +57,7 @@ class UpdateLaws(StepLaws):
         super().__init__(runner, loaded, config)
         self.config, self.samples, self.reference, self._fresh = config, samples, reference, fresh
         self.optimizer: torch.optim.Optimizer | None = None  # that moved the weights
-        self._passes: dict[int, _Tokens] = {}
+        self._passes: dict[int, _SampleTokens] = {}
         self._old: dict[int, Tensor] = {}
         self._updates = 0
         self._figures: list[Mapping[str, float]] = []
@@ -82,7 +82,7 @@ class UpdateLaws(StepLaws):
             rows = [factors, tokens.logprobs.detach(), tokens.old.detach(), theirs, entropy.detach()[None]]
             lengths = [plan.samples[index].actions for index in indexes]
             parts = split(torch.cat(rows).double().cpu(), lengths, dim=1)
-            self._passes.update((index, _Tokens(*part)) for index, part in zip(indexes, parts, strict=True))
+            self._passes.update((index, _SampleTokens(*part)) for index, part in zip(indexes, parts, strict=True))
 
         logprobs = tokens.logprobs.view_as(tokens.logprobs)
         logprobs.register_hook(keep)
