@@ -25,7 +25,10 @@ def score(completions, **_):
         (lambda: commands.grpo(ROWS, model="owner/name", out="x", seeds=2), "no argument 'seeds'"),
         (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
         (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
-        (lambda: gradus.load_environment("rows.arrow"), r"read from \.jsonl, \.csv and \.parquet files; convert it"),
+        (
+            lambda: gradus.load_environment("rows.arrow"),
+            r"read from \.jsonl, \.json, \.csv and \.parquet files; convert it",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_said(call, said):

@@ -144,7 +144,6 @@ def test_thirty_two_at_once_are_answered_together_and_as_if_alone(
 @pytest.mark.parametrize(
     ("extra", "param", "code"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
         ({"n": 65}, "n", "invalid_value"),
         ({"temperature": -1}, "temperature", "invalid_value"),

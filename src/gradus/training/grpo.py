@@ -241,8 +241,8 @@ class GrpoLoop:
         """Rolls out, credits and updates once; returns the step's record."""
         started = time.perf_counter()
         step = self.state.step + 1
-        # A run that went on from a checkpoint has the same metrics as one that did not.
-        self.learner.laws.worst.pop("checkpoint", None)
+        # What a checkpoint measured is left out: a run that went on from it has the same metrics as one that did not.
+        self.learner.laws.worst.clear()
         self.learner.laws.new = False
         lr = self.begin(step)
         rollout = self.roll_out(step, screen)

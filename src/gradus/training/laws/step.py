@@ -17,6 +17,8 @@ from gradus.training.laws.movement import Movement, drawn_tensors
 from gradus.training.laws.runner import LawRunner, Pair, Pairs, apart, norm_of
 from gradus.training.trainer_config import TrainerConfig
 
+_CANCELLED = 1e-6  # norm of a gradient of which nothing but rounding is left
+
 
 def is_exact(loaded: LoadedModel, config: TrainerConfig) -> bool:
     """Says whether passes and backward passes are in float32."""
@@ -58,7 +60,8 @@ class StepLaws:
         gradients = [master_of(tensor).grad for tensor in trainable(self.loaded.model).values()]
         norm = math.hypot(*(norm_of(gradient) for gradient in gradients if gradient is not None))
         place = f"the gradient of {self._names}, {place}"
-        noise = 0.1 * self.rounding * norm + 1e-10
+        # Where a token's terms cancel (a student that is its teacher, a solved task) only the rounding of probabilities is left.
+        noise = 0.1 * self.rounding * norm + _CANCELLED
         return apart(first, second, 5 * self.rounding, place, noise)
 
     def gradient(self, losses: Iterable[Tensor]) -> Tensor:
