@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tiny_qwen2 import make_tiny_qwen2
 import gradus
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
+from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.runs.forecast.checks import require_names
 from gradus.runs.forecast.prompts import PromptTrial, TriedPrompt
 from gradus.runs.stages.context import RunContext, run_policies
@@ -116,3 +118,11 @@ def test_a_better_prompt_than_a_persons_is_asked_of_the_base_beside_it(model: Pa
     assert "Mine." in asked[0]
     assert "Q A" in asked[1]
     assert "Mine." not in asked[1]
+
+
+def test_a_policy_of_the_environment_comes_before_a_checkpoint_of_its_name(model: Path, tmp_path: Path) -> None:
+    """An environment's own best prompt was evaluated as the bare base, so a gain of 0.28 was printed as 0.64."""
+    spec = gradus.load_environment(SUMS)
+    own = replace(spec, policies={**spec.policies, "prompted": policy_factory("mine", lambda seen, script: "12")})
+    context = RunContext(make_job(own, model=model), tmp_path, redo=False, console=Console(quiet=True))
+    assert isinstance(run_policies(context, ["prompted"])["prompted"], FunctionPolicy)

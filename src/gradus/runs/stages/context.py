@@ -114,11 +114,15 @@ def section_of(*names: str) -> Select:
 
 
 def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
-    """The policies of the evaluation: the run's checkpoints, one loaded at a time, and any other policy by its name."""
+    """The policies of the evaluation: the run's checkpoints, one loaded at a time, and any other policy by its name.
+
+    A policy of the environment comes before a checkpoint of its name: ``prompted`` may be the environment's own.
+    """
     shelf = ModelShelf()
     policies: dict[str, Policy] = {}
     for name in names:
-        policy = _checkpoint(run, name, shelf) if name in CHECKPOINTS else make_policy(run.spec, name, shelf=shelf)
+        is_checkpoint = name in CHECKPOINTS and name not in run.spec.policies
+        policy = _checkpoint(run, name, shelf) if is_checkpoint else make_policy(run.spec, name, shelf=shelf)
         run.ledger.charge(policy, run.recipe.prices.evaluation)
         policies[name] = policy
     return policies
