@@ -122,7 +122,7 @@ def test_a_better_prompt_than_a_persons_is_asked_of_the_base_beside_it(model: Pa
 
 def test_a_policy_of_the_environment_comes_before_a_checkpoint_of_its_name(model: Path, tmp_path: Path) -> None:
     """An environment's own best prompt was evaluated as the bare base, so a gain of 0.28 was printed as 0.64."""
-    spec = gradus.load_environment(SUMS)
+    spec = gradus.one_turn(SUMS, [exact], name="sums")
     own = replace(spec, policies={**spec.policies, "prompted": policy_factory("mine", lambda seen, script: "12")})
     context = RunContext(make_job(own, model=model), tmp_path, redo=False, console=Console(quiet=True))
     assert isinstance(run_policies(context, ["prompted"])["prompted"], FunctionPolicy)
