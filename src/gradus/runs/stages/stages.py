@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,8 +158,10 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
     config, spec = run.recipe.grpo, run.spec
     groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
     cpu = f"{platform.machine()}, {os.cpu_count()} cores"
+    # A report is sent on: it names the model, not the folders of this machine.
+    model = Path(run.recipe.model.path or "nano")
     facts: JsonDict = {
-        "model": run.recipe.model.path or "nano",
+        "model": model.name if model.is_absolute() else str(model),
         "seed": run.recipe.seed,
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
