@@ -36,7 +36,8 @@ def main() -> None:
         if run is None:
             raise SystemExit(f"no report in {folder} after {' '.join(command)}")
         for page in ("report", "audit"):
-            shutil.copyfile(run / f"{page}.html", DOCS / "gallery" / f"{name}-{page}.html")
+            text = (run / f"{page}.html").read_text(encoding="utf-8").replace(str(Path.home()), "~")
+            (DOCS / "gallery" / f"{name}-{page}.html").write_text(text, encoding="utf-8")
             print(f"docs/gallery/{name}-{page}.html, of {run.relative_to(ROOT)}", flush=True)
 
 
