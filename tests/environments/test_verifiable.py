@@ -300,7 +300,9 @@ def test_rows_in_the_usual_forms_of_sft_are_read_without_options(row: dict[str, 
     assert {item.question for item in items} >= {"Number 3?"}
     assert {item.answer for item in items} == {"A"}
     assert default_rewards(spec) == ["final_answer"]
-    assert graded_environment(str(path), [], []).default_grader == "rewards"
+    graded, functions = graded_environment(str(path), [], [])
+    assert (graded.default_grader, functions) == ("rewards", ["final_answer"])
+    assert graded_environment("arithmetic", [], [])[1] == []
 
 
 def test_half_of_a_question_is_not_one(tmp_path: Path):

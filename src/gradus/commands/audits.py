@@ -228,7 +228,7 @@ def audit(
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, functions)
     require_rewards_used(functions, [grader])
-    spec = graded_environment(environment, functions, [grader])
+    spec, functions = graded_environment(environment, functions, [grader])
     audited = spec.grader(grader)
     if play:
         settings = AuditSettings(episodes=episodes, seed=seed, unsafe=unsafe, limit=seconds)
@@ -239,7 +239,7 @@ def audit(
         episodes=episodes,
         budget=budget,
         seed=seed,
-        elsewhere=_elsewhere(environment, functions) if spec.data_set is None else None,
+        elsewhere=_elsewhere(environment, functions),
         unsafe=unsafe,
         limit=seconds,
         found=_first_exploit(),

@@ -156,7 +156,7 @@ def evaluate(
     graders, rewards, pairs = options.get("graders"), options.get("rewards", ()), options.get("pairs")
     graders = as_list(graders) if graders else None
     require_rewards_used(rewards, graders or ())
-    spec = graded_environment(env, rewards, graders or ())
+    spec, _ = graded_environment(env, rewards, graders or ())
     sampling = {"temperature": options.get("temperature"), "max_new_tokens": options.get("max_new_tokens")}
     evaluated = _policies_of(names, spec, **sampling)
     if pairs:

@@ -220,13 +220,19 @@ def _person(console: Any) -> Policy:
     return FunctionPolicy("you", answer)
 
 
-def graded_environment(name: Data, rewards: Sequence[Any], graders: Sequence[str | None]) -> EnvironmentSpec:
-    """Loads an environment as a run trains on it: rows have their default reward if neither reward functions nor a grader are named."""
+def graded_environment(
+    name: Data, rewards: Sequence[Any], graders: Sequence[str | None]
+) -> tuple[EnvironmentSpec, list[Any]]:
+    """Loads an environment as a run trains on it, and returns it with its reward functions.
+
+    Rows have their default reward if neither functions nor a grader are named.
+    """
     from gradus.runs.recipe.starter import default_rewards
 
-    spec = load_environment(name, rewards=rewards)
-    functions = [] if rewards or any(graders) else default_rewards(spec)
-    return with_rewards(spec, functions) if functions else spec
+    spec, functions = load_environment(name, rewards=rewards), list(rewards)
+    if not rewards and not any(graders) and (functions := default_rewards(spec)):
+        spec = with_rewards(spec, functions)
+    return spec, functions
 
 
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:

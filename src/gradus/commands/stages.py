@@ -96,7 +96,7 @@ def teach(
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
     require_rewards_used(rewards, [grader])
-    spec = graded_environment(environment, rewards, [grader])
+    spec, _ = graded_environment(environment, rewards, [grader])
     name = teacher_name(spec, None if policy is None else os.fspath(policy))
     teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))

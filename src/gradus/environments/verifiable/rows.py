@@ -107,9 +107,8 @@ def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_ou
         needed.append(columns.worked)
     missing = [name for name in needed if name and name not in names]
     if missing:
-        example = way_out.replace("FIRST", names[0]).replace(
-            "LAST", columns.answer if columns.answer in names else names[-1]
-        )
+        answer = columns.answer if columns.answer in names else names[-1]
+        example = way_out.replace("FIRST", names[0]).replace("LAST", answer)
         raise ConfigError(
             f"no row of {place or 'the data'} has a column {missing[0]!r}, only {', '.join(names)}{example}"
         )

@@ -115,7 +115,8 @@ def _no_more_than_a_guess(scores: ConditionScores) -> str | None:
     pair = scores.against("grpo").get(CONSTANT)
     if pair is None or "reward" not in pair.figures or state_of(pair.figures["reward"]) == "shown":
         return None
-    return f"grpo is not significantly above the commonest answer, which earns {_change(scores, pair, 'reward').partition(' to ')[0]} by itself."
+    by_itself = format_number(scores.policies[CONSTANT]["reward"].mean, 2)
+    return f"grpo is not significantly above the commonest answer, which earns {by_itself} by itself."
 
 
 def named(names: Sequence[str]) -> str:

@@ -102,10 +102,9 @@ class CheckpointStore:
     def load(self, card: SavedAdapter) -> tuple[Weights, Mapping[str, Any] | None]:
         """The weights of a checkpoint and Adam's moments: empty before the first step, None of a sampler's."""
         folder = self.check_path(card.path)
-        moments = folder / _MOMENTS
-        return load_file(folder / _MODEL), torch.load(
-            moments, map_location="cpu", weights_only=True
-        ) if moments.is_file() else None
+        file = folder / _MOMENTS
+        moments = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
+        return load_file(folder / _MODEL), moments
 
 
 def _read_card(file: Path) -> SavedAdapter:

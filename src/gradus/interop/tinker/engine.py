@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from gradus.training.engine.forward import PLAIN, compare_tokens, disable_dropou
 from gradus.training.engine.tree_support import tree_attention
 
 _PASS_TOKENS = 4096  # of one forward and backward pass
+_PIECE = 16  # tokens that are sampled before their text is searched for the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,25 +152,46 @@ def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tup
 
 def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:
     """Samples the answers with these numbers together. Each has randomness of its own."""
-    prompt, budget = tuple(order.prompt), order.budget
-    prompts: list[Prompt] = []
-    for row, number in enumerate(numbers):
-        uniforms = np.random.default_rng(child_seed(order.seed, "sample", number)).random(budget)
-        prompts.append(Prompt(row=row, past=0, new=prompt, uniforms=uniforms, budget=budget))
-    sampled: list[SampledTokens] = []
-    for answer in policy.decoder(len(numbers), stops=order.stops).answer(prompts):
-        if not np.isfinite(answer.logprobs).all():
-            raise ApiError("the model's logits are not finite, so nothing can be drawn; load earlier weights")
-        length = _text_end(policy.loaded.tokenizer, answer.ids, order.stop_texts)
-        stop = "stop" if answer.stopped or length is not None else "length"
-        sampled.append(SampledTokens(ids=list(answer.ids[:length]), logprobs=list(answer.logprobs[:length]), stop=stop))
-    return sampled
+    randomness = [np.random.default_rng(child_seed(order.seed, "sample", number)) for number in numbers]
+    decoder = policy.decoder(len(numbers), stops=order.stops)
+    piece = min(order.budget, _PIECE) if order.stop_texts else order.budget
+    ids: list[list[int]] = [[] for _ in numbers]
+    logprobs: list[list[float]] = [[] for _ in numbers]
+    ends = ["" for _ in numbers]
+    ending = _text_end(policy.loaded.tokenizer, order.stop_texts)
+    while going := [row for row, end in enumerate(ends) if not end]:
+        prompts: list[Prompt] = []
+        for row in going:
+            tokens = [*order.prompt, *ids[row]]
+            past = len(tokens) - 1 if ids[row] else 0  # the last token of an answer is not in the cache yet
+            left = min(piece, order.budget - len(ids[row]))
+            uniforms = randomness[row].random(piece)
+            prompts.append(Prompt(row=row, past=past, new=tuple(tokens[past:]), uniforms=uniforms, budget=left))
+        for row, answer in zip(going, decoder.answer(prompts), strict=True):
+            ids[row] += answer.ids
+            logprobs[row] += answer.logprobs
+            if not np.isfinite(answer.logprobs).all():
+                raise ApiError("the model's logits are not finite, so nothing can be drawn; load earlier weights")
+            length = ending(ids[row])
+            if length is not None:
+                del ids[row][length:], logprobs[row][length:]
+            if length is not None or answer.stopped:
+                ends[row] = "stop"
+            elif len(ids[row]) >= order.budget:
+                ends[row] = "length"
+    return [SampledTokens(ids=a, logprobs=b, stop=end) for a, b, end in zip(ids, logprobs, ends, strict=True)]
 
 
-def _text_end(tokenizer: Any, ids: Sequence[int], texts: Sequence[str]) -> int | None:
-    """The number of ids with which a stop text is complete; None if none is."""
-    for count in range(1, len(ids) + 1 if texts else 0):
-        text = tokenizer.decode(ids[:count])
-        if any(stop in text for stop in texts):
-            return count
-    return None
+def _text_end(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], int | None]:
+    """Returns a function that says how many ids an answer has until a stop text is complete in it; None while none is."""
+
+    def length(ids: list[int]) -> int | None:
+        def is_complete(count: int) -> bool:
+            text = tokenizer.decode(ids[:count])
+            return any(stop in text for stop in texts)
+
+        if not texts or not is_complete(len(ids)):
+            return None
+        return next(count for count in range(1, len(ids) + 1) if is_complete(count))
+
+    return length
