@@ -53,6 +53,15 @@ def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
         state.done("grpo", StageInputs(settings={"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}}))
 
 
+def test_the_probe_counts_among_the_costs_of_a_run(tmp_path: Path) -> None:
+    state = Manifest(tmp_path)
+    with state.doing("plan", StageInputs(settings={})) as cost:
+        cost |= {"settings": {"grpo.groups": 4}, "plan": {"seconds": {"probe": 61.0}}}
+    (row,) = state.costs()
+    assert (row["stage"], row["planned"]) == ("probe", 61.0)
+    assert "settings" not in row
+
+
 def test_a_stage_that_goes_on_says_its_other_resources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "grpo").mkdir()
     (tmp_path / "grpo" / "metrics.jsonl").touch()

@@ -185,11 +185,17 @@ class Manifest:
         self._write()
 
     def costs(self) -> list[JsonDict]:
-        """One row a stage, in order: stage, seconds, and what else it reported."""
-        rows = [(name, self._stages[name]) for name in UPSTREAM if name in self._stages and name != "plan"]
-        costs = [{"stage": name, **record["cost"], "seconds": record["seconds"]} for name, record in rows]
+        """One row a stage, in order: stage, seconds, and what else it reported. The plan's is called ``probe``, as in the plan itself."""
         planned = self.extra("plan").get("plan", {}).get("seconds", {})
-        return [row | {"planned": planned[row["stage"]]} if row["stage"] in planned else row for row in costs]
+        rows: list[JsonDict] = []
+        for name in UPSTREAM:
+            if name not in self._stages:
+                continue
+            record = self._stages[name]
+            stage, cost = ("probe", {}) if name == "plan" else (name, record["cost"])
+            row = {"stage": stage, **cost, "seconds": record["seconds"]}
+            rows.append(row | {"planned": planned[stage]} if stage in planned else row)
+        return rows
 
     def _require_redo(self, stage: str, settings: list[tuple[str, Any, Any]], data: list[str]) -> None:
         """Raises ConfigError if a stage with other inputs may not be done again."""
