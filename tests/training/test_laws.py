@@ -501,7 +501,7 @@ DISTILLED: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
 def test_a_fault_in_distillation_breaks_its_law(
     lamps_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, law: str, module: Any, name: str, fault: Any
 ) -> None:
-    settings: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "on_policy": 0.75, "lr": 3e-3}
+    settings: dict[str, Any] = {"max_steps": 4, "batch_size": 4, "on_policy": 0.75, "lr": 3e-3}
     healthy_runs.distill(lamps_model, tmp_path / "sound", lamps(), **settings)
     monkeypatch.setattr(module, name, fault(getattr(module, name)))
     with pytest.raises(LawBroken, match=f"law broken: {law}"):

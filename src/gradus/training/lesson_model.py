@@ -27,7 +27,7 @@ from gradus.training.lesson_config import LessonConfig
 from gradus.training.lessons import HeldOutFigures, LessonLoss, Samples, StepSums
 from gradus.training.run.checkpoints import LocalState, save_model
 
-_MEASURED = 8  # held-out samples whose loss is computed again
+_MEASURED = 3  # held-out samples whose loss is computed again
 
 
 class Learn(Protocol):

@@ -236,17 +236,21 @@ class LessonLaws(StepLaws):
         some = [sample for sample in some if sample.actions]
         if not some:
             raise NotMeasured("an answer behind a shorter prompt")
-        with precision(self.loaded, self.config):
+        # A passage back through the model costs twice as much as one forward, so gradients are compared once.
+        is_first = self.runner.step == 1
+        with torch.set_grad_enabled(is_first), precision(self.loaded, self.config):
             loss = self._part(some)
-            first = self.gradient([loss])
-        again = torch.stack([self._plain(sample) for sample in some]).sum() / n_tokens
-        if self.config.observations:
-            read = torch.cat([read_logprobs(self.loaded, sample) for sample in some])
-            again = again - self.config.observations * read.sum() / n_tokens
+        with torch.set_grad_enabled(is_first):
+            again = torch.stack([self._plain(sample) for sample in some]).sum() / n_tokens
+            if self.config.observations:
+                read = torch.cat([read_logprobs(self.loaded, sample) for sample in some])
+                again = again - self.config.observations * read.sum() / n_tokens
         value, share = float(again.detach()), sum(sample.actions for sample in some) / n_tokens
         place = f"the loss of {len(some)} samples, by plain passes (tokens read and their positions, targets, observations by their weight)"
         yield Pair(float(loss.detach()), value, place, self.rounding * (share + abs(value)))
-        yield self.same_gradient(first, self.gradient([again]), f"of {len(some)} samples by plain passes")
+        if is_first:
+            first, second = self.gradient([loss]), self.gradient([again])
+            yield self.same_gradient(first, second, f"of {len(some)} samples by plain passes")
 
 
 def held_out_again(loss: float, plain: Callable[[TrainingSample], Tensor], samples: Samples, rounding: float) -> Pairs:
