@@ -176,6 +176,19 @@ def test_plain_lines_fit_and_are_few(
     assert said != "verbose" or all(line.count("0.500") == 9 for line in lines)
 
 
+def test_the_time_left_leaves_the_first_step_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It allocates and checks more than others do: 20 s, where each other step takes 4."""
+    monkeypatch.setenv("GRADUS_OUTPUT", "verbose")
+    out = io.StringIO()
+    monkeypatch.setattr("gradus.training.run.live_screen.Terminal", lambda **_: Console(file=out, width=80))
+    clock = iter([20.0, 24.0, 28.0])
+    monkeypatch.setattr("gradus.training.run.live_screen.time.perf_counter", lambda: next(clock))
+    screen = Screen("run", steps=10, figures={})
+    for step in (1, 2, 3):
+        screen.step({"step": step})
+    assert out.getvalue().splitlines() == ["step 1/10", "step 2/10  left 0:32", "step 3/10  left 0:28"]
+
+
 def test_a_terminal_shows_a_bar_below_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)

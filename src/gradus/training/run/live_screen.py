@@ -53,8 +53,9 @@ class Screen:
         done: int = 0,
         live: bool = True,
     ) -> None:
-        self._steps, self._figures, self._first = steps, figures, done
-        self._started = time.perf_counter()
+        self._steps, self._figures = steps, figures
+        # The first step also allocates the optimizer's state and checks laws, so the time left is counted from its end on.
+        self._counted_from: tuple[int, float] | None = None
         self._printed = -math.inf  # when the last line was
         self._console = Terminal(quiet=not live)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn())
@@ -93,17 +94,25 @@ class Screen:
         """A step is done."""
         step, now = int(record["step"]), time.perf_counter()
         self._bar.update(self._task, completed=step, phase="")
+        time_left = self._time_left(step, now)
         too_soon = step < self._steps and now - self._printed < EVERY
         if quiet() or (too_soon and not verbose()):
             return
         self._printed = now
-        remaining = (now - self._started) / (step - self._first) * (self._steps - step)
-        line = f"step {step}/{self._steps}  left {clock_text(remaining)}"
+        line = f"step {step}/{self._steps}{time_left}"
         for label, key in self._figures.items():
             figure = _figure(record, key)
             if figure and (verbose() or len(line) + len(label) + len(figure) + 3 <= WIDTH):
                 line += f"  {label} {figure}"
         self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _time_left(self, step: int, now: float) -> str:
+        """The time left by the pace since the first step; empty at that one."""
+        if self._counted_from is None:
+            self._counted_from = step, now
+            return ""
+        first, began = self._counted_from
+        return f"  left {clock_text((now - began) / (step - first) * (self._steps - step))}"
 
 
 def _figure(record: Json, key: str) -> str:
