@@ -153,6 +153,15 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     assert f"next: gradus eval rows.jsonl {words} --out" in said
 
 
+def test_models_that_no_run_trained_are_evaluated_on_every_row(rows):
+    words = ("eval", "rows.jsonl", "--reward", "mine.py:starts", "--policy")
+    gradus(*words, "gold,silence", "--json", "scores.json")
+    conditions = json.loads((rows / "scores.json").read_text())["conditions"]
+    assert {name: condition["episodes"] for name, condition in conditions.items()} == {"rows": len(ROWS)}
+    with pytest.raises(GradusError, match=rf"or condition rows \({len(ROWS)}\)"):
+        gradus(*words, "gold", "--condition", "harder", "--episodes", len(ROWS))
+
+
 @pytest.mark.parametrize(
     ("verdict", "code", "says"),
     [

@@ -55,7 +55,8 @@ class EvaluationOptions(TypedDict, total=False):
         Parameter(
             name=("--condition", "-c"),
             metavar="NAME",
-            help="Conditions, by commas; `all`, or `first`, which is the default (repeatable).",
+            help="Conditions, by commas; `all`, or `first`, which is the default. Of a file, `rows` are all rows: the default for "
+            "models that no run here has trained (repeatable).",
         ),
     ]
     graders: Annotated[
@@ -148,6 +149,7 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
+    from gradus.environments.verifiable.spec import with_every_row
     from gradus.runs.recipe.promises import parse_pair
     from gradus.runs.stages.evaluation import evaluate_policies
 
@@ -162,9 +164,9 @@ def evaluate(
     if pairs:
         pairs = [parse_pair(pair, list(evaluated)) if isinstance(pair, str) else pair for pair in as_list(pairs)]
     result = evaluate_policies(
-        spec,
+        with_every_row(spec),
         evaluated,
-        conditions=_conditions(spec, options.get("conditions")),
+        conditions=_conditions(spec, options.get("conditions"), names),
         graders=graders,
         episodes=options.get("episodes"),
         seed=options.get("seed", 0),
@@ -220,12 +222,23 @@ def evaluate_command(
     return scores
 
 
-def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[str] | None:
-    """The conditions of an evaluation; None for all."""
+def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None, policies: Json) -> list[str]:
+    """The conditions of an evaluation. The first one, if none is named, is all rows if no policy can have been trained on them."""
+    from gradus.environments.verifiable.items import EVERY_ROW, TableTasks
+
     words = as_list(names or ["all"])
+    if words == ["first"] and isinstance(spec.data_set, TableTasks) and not any(map(_is_trained, policies.values())):
+        return [EVERY_ROW]
     if words == ["first"]:
         return [next(iter(spec.conditions))]
-    return None if words == ["all"] else words
+    return list(spec.conditions) if words == ["all"] else words
+
+
+def _is_trained(policy: Any) -> bool:
+    """Says whether a policy is a run, or a model that Gradus saved."""
+    if not isinstance(policy, str | Path):
+        return isinstance(policy, Run)
+    return any((Path(policy) / name).is_file() for name in ("gradus.json", "manifest.json"))
 
 
 def _policies_of(names: Json, spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:

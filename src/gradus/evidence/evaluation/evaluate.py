@@ -321,8 +321,10 @@ def _condition_tasks(
     if episodes is None or not largest:
         return {name: spec.tasks(name) for name in conditions}
     if episodes > sizes[largest]:
+        others = {name: len(each.seeds) for name, each in spec.conditions.items() if name not in sizes}
+        there_is = "".join(f", or condition {name} ({size})" for name, size in others.items() if size >= episodes)
         raise ConfigError(
-            f"condition {largest!r} has {sizes[largest]} seeds, got episodes = {episodes}; ask for no more"
+            f"condition {largest!r} has {sizes[largest]} seeds, got episodes = {episodes}; ask for no more{there_is}"
         )
     return {name: spec.tasks(name, min(episodes, size)) for name, size in sizes.items()}
 
