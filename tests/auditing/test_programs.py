@@ -25,7 +25,7 @@ from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
 from gradus.rewards.code import find_code
 from gradus.sandbox.command import run_python, sandbox_works
-from gradus.sandbox.confinement import has_landlock, is_confined
+from gradus.sandbox.confinement import is_confined, landlock_version
 
 TASKS = rows_of([(f"Write solve(x): x plus {n}.", f"def solve(x):\n    return x + {n}\n") for n in range(8)])
 
@@ -181,7 +181,7 @@ def in_our_sandbox(task, answer):
     return float(run_python(f"{answer}\nassert solve(7) == {expected(task)}", seconds=5).code == 0)
 
 
-@pytest.mark.skipif(not sandbox_works() or not has_landlock(), reason="needs Linux user namespaces and Landlock")
+@pytest.mark.skipif(not sandbox_works() or landlock_version() < 1, reason="needs Linux user namespaces and Landlock")
 def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox(monkeypatch):
     """Its programs could not be run there, and the check was skipped."""
     check = _check(monkeypatch, in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]

@@ -28,6 +28,7 @@ def limits_in(text: str) -> Mapping[str, float]:
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = (piece.strip() for piece in part.partition(">"))
+        # float() also reads "nan", above which no share lies, and negative numbers.
         is_number = number.replace(".", "", 1).isdigit()
         if name not in _FIGURES or not is_number:
             raise ConfigError(
@@ -52,6 +53,7 @@ def _limited(check: AuditCheck, limits: Mapping[str, float]) -> AuditCheck:
         return check
     above: list[str] = []
     for name, limit in limits.items():
+        # "strict" is a number itself, the others say also what earns them.
         value = cast("dict[str, Any] | float | None", check.measured.get(name))
         share = value["share"] if isinstance(value, dict) else value
         if share is not None and share > limit:
@@ -100,6 +102,7 @@ def with_accepted(result: AuditResult, accepted: Sequence[AcceptedFinding], toda
 
 def _accepted(check: AuditCheck, accepted: Sequence[AcceptedFinding]) -> AuditCheck:
     """A check that fails, as a note if each of its exploits is accepted."""
+    # By the completion and not by the check alone: another hole in the same check still fails.
     reasons = {finding.example: finding.reason for finding in accepted if finding.check == check.subject}
     examples = [digest(note.completion) for note in check.notes if note.kind == "exploit"]
     if check.status != "fail" or not examples or not set(examples) <= set(reasons):

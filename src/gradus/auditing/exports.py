@@ -26,7 +26,9 @@ def _findings(result: AuditResult) -> list[AuditCheck]:
 def _place(result: AuditResult, check: AuditCheck) -> tuple[str, int]:
     """File and line of what a check names, or else of the grader; empty if it has no file."""
     line = check.measured.get("line")
-    return (line["file"], line["line"]) if line else result.place
+    if line:
+        return line["file"], line["line"]
+    return result.place
 
 
 def junit(result: AuditResult) -> str:
@@ -60,13 +62,14 @@ def sarif(result: AuditResult) -> str:
             "message": {"text": check.evidence},
         }
         file, line = _place(result, check)
-        if file:
+        if file:  # SARIF takes a result without a place, and no empty one
             place = {"artifactLocation": {"uri": file}, "region": {"startLine": line}}
             row["locations"] = [{"physicalLocation": place}]
         rows.append(row)
     rules = [{"id": check.subject} for check in result.checks]
     driver = {"name": "gradus audit", "informationUri": "https://pypi.org/project/gradus-rl/", "rules": rules}
-    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": rows}]}
+    run = {"tool": {"driver": driver}, "results": rows}
+    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -76,6 +79,7 @@ def workflow_lines(result: AuditResult) -> Sequence[str]:
     for check in _findings(result):
         file, line = _place(result, check)
         where = f" file={file},line={line}," if file else " "
+        # The percent sign first: it begins the escapes of the others.
         text = check.evidence.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
         lines.append(f"::{_LEVELS[check.status]}{where}title={check.subject}::{text}")
     return lines

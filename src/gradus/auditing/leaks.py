@@ -37,14 +37,16 @@ def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) 
 def _telling_places(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> Iterator[str]:
     """Yields the places that show hidden values, those that most tasks have first."""
     n = len(shown)
+    # The hidden values of the next tasks, for comparison: what the text shows to all, as a list of labels, is no leak.
+    shifted = [[*hidden[step:], *hidden[:step]] for step in _NEXT]
     counts: Counter[str] = Counter()
     for places in shown:
         counts.update(places.keys())
     for place, count in counts.most_common():
-        if count <= _LEAST_OWN * n:
+        if count <= _LEAST_OWN * n:  # all that follow are rarer
             return
         column = [places.get(place) for places in shown]
-        others = sum(_shows(column, [*hidden[step:], *hidden[:step]]) / len(_NEXT) for step in _NEXT)
+        others = sum(_shows(column, values) / len(_NEXT) for values in shifted)
         low = wilson(_shows(column, hidden), n).low or 0.0
         if low > _LEAST_OWN and low - others / n > _LEAST_GAP:
             yield place
@@ -67,6 +69,7 @@ def places_of_text(text: str, name: str) -> dict[str, str]:
     before = ""
     for index, word in enumerate(words):
         rest = text[word.start() :]
+        # A word with a digit, as a number of the question, is another one in each task and no place.
         if before and not any(map(str.isdigit, before)):
             places.setdefault(f"{name} after {before!r}", rest)
         before = word[0]
@@ -88,6 +91,7 @@ def _begins(text: str, value: Any) -> bool:
     """Returns True if a text begins with a value. A number counts as precisely as it is shown."""
     if isinstance(value, str):
         bare = value.strip("()[]{}.,:;=\"' ")
+        # 7 is not shown where 75 stands.
         return bool(bare) and text.startswith(bare) and not text[len(value) : len(value) + 1].isalnum()
     number = re.match(r"-?\d+\.(\d+)", text)
     if number is None or not isinstance(value, float):

@@ -75,7 +75,7 @@ def is_own_aim(episodes: Iterable[Episode]) -> bool:
 
 def rewards_of(episodes: Sequence[Episode]) -> list[float | None]:
     """The reward of each episode, None if it has none."""
-    return [episode.reward.value if episode.reward else None for episode in episodes]
+    return [episode.reward_value for episode in episodes]
 
 
 def true_rewards_of(episodes: Sequence[Episode]) -> list[float | None]:

@@ -74,10 +74,7 @@ class AuditResult:
     def notes(self) -> list[GradedCompletion]:
         """The completions that the checks show, exploits first, the shortest of a kind first."""
         notes = [note for check in self.checks for note in check.notes]
-        return sorted(
-            notes,
-            key=lambda note: (_KINDS.index(note.kind), len(note.completion)),
-        )
+        return sorted(notes, key=lambda note: (_KINDS.index(note.kind), len(note.completion)))
 
     @property
     def review(self) -> list[Mapping[str, Any]]:
@@ -97,9 +94,8 @@ class AuditResult:
         # Without figures something is to be declared.
         is_counted = bool(unsure) and all(check.subject in _BY_EPISODES and check.measured for check in unsure)
         is_possible = self.most is None or self.episodes < self.most
-        if is_counted and is_possible:
-            return 4 * self.episodes
-        return None  # intervals are half as wide then
+        # Of four times as many episodes intervals are half as wide.
+        return 4 * self.episodes if is_counted and is_possible else None
 
     @property
     def broken(self) -> AuditCheck | None:
@@ -109,7 +105,8 @@ class AuditResult:
     @property
     def summary(self) -> str:
         """One line a person can act on."""
-        broken, failed = self.broken, self._named("fail")
+        broken = self.broken
+        failed = self._named("fail")
         if broken is not None and failed in ("", broken.subject):
             # Episodes that failed, or whose answers were not valid, have no reward either, which says nothing of the grader.
             is_known = broken.status == "fail" and not broken.measured.get("failed")
@@ -122,9 +119,7 @@ class AuditResult:
             return f"{self.grader} is unresolved: {unsure} could still fail; {self._way_out}."
         noted_kinds = {note.kind for note in self.notes}
         kinds = [kind for kind in _NOTED if kind in noted_kinds]
-        noted = ""
-        if kinds:
-            noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit."
+        noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
         if any(check.subject == "alignment" and check.status == "note" for check in self.checks):
             limit = "This is what can be known without a true reward of its own"
             return f"{self.grader}: nothing was found. {limit}.{noted}"
@@ -158,23 +153,19 @@ class AuditResult:
 
 
 _FIELDS = (
-    *(
-        "environment",
-        "grader",
-        "verdict",
-        "summary",
-        "true_reward_name",
-        "condition",
-        "episodes",
-        "seed",
-    ),
-    *("points", "exploit", "review"),
+    "environment",
+    "grader",
+    "verdict",
+    "summary",
+    "true_reward_name",
+    "condition",
+    "episodes",
+    "seed",
+    "points",
+    "exploit",
+    "review",
 )
-_BY_EPISODES = {
-    "separation",
-    "exploits",
-    "alignment",
-}  # more episodes narrow what these look at
+_BY_EPISODES = {"separation", "exploits", "alignment"}  # more episodes narrow what these look at
 
 
 def _document(check: AuditCheck) -> dict[str, Any]:
@@ -224,7 +215,11 @@ STYLES: Mapping[Status, str] = {
 }
 _VERDICT_STYLES = {word: STYLES[status] for status, word in STATUS_WORDS.items()}
 
-_POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230  # of a screen
+# Of a screen: rows of policies, notes of a kind, characters of a completion and of a sentence.
+_POLICIES = 6
+_NOTES = 2
+_QUOTED = 60
+_EVIDENCE = 230
 _KINDS: Sequence[Kind] = ("exploit", "lenient", "strict", "open")
 _NOTED: Mapping[Kind, str] = {
     "lenient": "it accepts words around a right answer, or gives a small part of the reward for form",
@@ -259,8 +254,9 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:
-        is_said = check is result.broken and not whole  # by the verdict
-        if whole or (check.status in ("fail", "open") and not is_said):
+        # On what a grader is broken, the verdict above has said already.
+        is_told = check.status in ("fail", "open") and check is not result.broken
+        if whole or is_told:
             evidence = check.evidence if whole else beginning(check.evidence, _EVIDENCE)
             mark = (MARKS[check.status], STYLES[check.status])
             parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))
@@ -278,7 +274,9 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
 def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
     """The completions of a kind, at most so many."""
     notes = [note for note in result.notes if note.kind == kind]
-    lines = [Text(f"{kind}: {_SHOWN[kind]}")] if notes else []
+    if not notes:
+        return []
+    lines = [Text(f"{kind}: {_SHOWN[kind]}")]
     for note in notes[:most]:
         completion = f"{quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}"
         line = f"  {note.what} ({note.share}): {completion}"
@@ -293,26 +291,13 @@ def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
 
 def _policies(result: AuditResult, subject: str, most: int | None) -> Table:
     """A table of the policies, the best reward first."""
-    title = Text(subject)
-    table = Table(
-        "policy",
-        "role",
-        "reward",
-        result.true_reward_name,
-        title=title,
-        box=None,
-        title_justify="left",
-    )
-    ranked = sorted(
-        result.points,
-        key=lambda point: 1e9 if point.reward.mean is None else -point.reward.mean,
-    )
-    for point in ranked[:most]:
-        cells = (
-            point.policy,
-            point.role,
-            format_interval(point.reward),
-            format_interval(point.true_reward),
-        )
+
+    def rank(point: Point) -> float:
+        return 1e9 if point.reward.mean is None else -point.reward.mean
+
+    columns = ("policy", "role", "reward", result.true_reward_name)
+    table = Table(*columns, title=Text(subject), box=None, title_justify="left")
+    for point in sorted(result.points, key=rank)[:most]:
+        cells = (point.policy, point.role, format_interval(point.reward), format_interval(point.true_reward))
         table.add_row(*map(Text, cells))
     return table

@@ -71,15 +71,13 @@ from gradus.core import EnvironmentSpec, Episode, Grader
 from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
 
-_EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
-_AGENT_EPISODES, _AGENT_SECONDS = 12, 30.0  # the same for a foreign agent, whose search is bounded by time
-_NEED_REWARDS = (
-    "separation",
-    "exploits",
-    "alignment",
-    "search",
-    "one plan",
-)
+# Of an audit by policies, if nothing is said.
+_EPISODES = 60
+_BUDGET = 8000
+# The same for a foreign agent, whose search is bounded by time.
+_AGENT_EPISODES = 12
+_AGENT_SECONDS = 30.0
+_NEED_REWARDS = ("separation", "exploits", "alignment", "search", "one plan")
 
 
 Found = Callable[[GradedCompletion], None]
@@ -159,15 +157,16 @@ def run_audit(
     started = time.monotonic()
     panel = roll_out_panel(spec, audited, draw, episodes=episodes, seed=seed, progress=settings.progress)
     if spec.foreign and settings.budget is None:
-        each = (time.monotonic() - started) / max(1, sum(map(len, panel.episodes.values())))
-        settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / each)))
+        rolled_out = sum(map(len, panel.episodes.values()))
+        seconds = (time.monotonic() - started) / max(1, rolled_out)
+        settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / seconds)))
     hygiene = check_hygiene(spec, audited, panel, draw, seed=seed, elsewhere=settings.elsewhere)
-    points = [_point(name, panel.role(name), rolled_out) for name, rolled_out in panel.episodes.items()]
+    points = [_point(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
     hack = None
     if panel.is_graded:
         checks, hack, search = _checked(spec, audited, panel, offered, settings)
-        for plan, rolled_out in zip(search.finalists, search.episodes, strict=True):
-            points.append(_point(f"search: {plan.describe()}", "search", rolled_out))
+        for plan, finals in zip(search.finalists, search.episodes, strict=True):
+            points.append(_point(f"search: {plan.describe()}", "search", finals))
     else:
         why = "no episode got a reward; see grading"
         skipped = [AuditCheck(subject=name, status="note", evidence=why) for name in _NEED_REWARDS]
@@ -204,16 +203,13 @@ def _checked(
     seed = settings.seed
     tasks = main_tasks(spec, panel.tasks)
     draw = blind_answers(spec, offered, seed=seed)
-    budget = settings.budget
-    if budget is None:
-        budget = _BUDGET
     search = search_plans(
         spec,
         grader,
         panel,
         tasks,
         draw,
-        budget=budget,
+        budget=_BUDGET if settings.budget is None else settings.budget,
         seed=seed,
         offered=offered,
         progress=settings.progress,
@@ -272,9 +268,11 @@ def unasked_in(checks: Sequence[AuditCheck]) -> str:
     skipped = first.measured.get("skipped", 0) if first is not None else 0
     if first is None or not skipped:
         return ""
-    asked, limit = first.measured["asked"], first.measured["limit"]
-    seconds = 10 * math.ceil(limit * (asked + skipped) / max(1, asked) / 10 + 1)
-    return f"{asked:,} of {asked + skipped:,} answers asked; --seconds {seconds} asks the rest"
+    count = first.measured["asked"]
+    total = count + skipped
+    # As much time an answer as until now, in tens, and ten more.
+    seconds = 10 * math.ceil(first.measured["limit"] * total / max(1, count) / 10 + 1)
+    return f"{count:,} of {total:,} answers asked; --seconds {seconds} asks the rest"
 
 
 def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
@@ -299,8 +297,9 @@ def place_of(functions: Functions) -> tuple[str, int]:
     if code is None:
         return "", 0
     path = Path(code.co_filename)
-    is_below = path.is_absolute() and path.is_relative_to(Path.cwd())
-    return str(path.relative_to(Path.cwd()) if is_below else path), code.co_firstlineno
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return str(path), code.co_firstlineno
 
 
 def _text_checks(ground: Ground, *, unsafe: bool, found: Found | None) -> list[AuditCheck]:
@@ -312,12 +311,14 @@ def _text_checks(ground: Ground, *, unsafe: bool, found: Found | None) -> list[A
         if are_programs(ground.tasks) and (ground.scorer.confined or unsafe):
             run = [programs(ground)]
         for check_of in _PAYING:
-            paying.append(check_of(ground))
-            for note in paying[-1].notes if found else ():
+            check = check_of(ground)
+            paying.append(check)
+            for note in check.notes:
                 if found and note.kind == "exploit":
                     found(note)
         paying += run
     first = sanity(ground)
+    # Of a grader that raises on every answer nothing else can be said.
     if ground.errors and not ground.bases and not ground.scored:
         return [grading(ground), leaks(ground)]
     if ground.subject.remote:
@@ -351,6 +352,7 @@ def _asked_again(ground: Ground, checks: list[AuditCheck]) -> list[AuditCheck]:
 
 def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:
     """A check that passes on less than all of its answers is not settled."""
+    # A failure needs no further answers.
     skipped = ground.skipped[check.subject]
     if not skipped or check.status not in ("pass", "note"):
         return check

@@ -105,7 +105,8 @@ def load(name: str) -> EnvironmentSpec:
     """Loads an environment. One's own ``module:attribute``, ``FILE.py:NAME`` or ``FILE.py`` is imported."""
     head, separator, _ = name.partition(":")
     if name.endswith(".py") and head not in names():
-        name, separator = f"{name}:{_only_one(name)}", ":"
+        name = f"{name}:{_only_one(name)}"
+        separator = ":"
     if head in names() or not separator:
         return load_registered(name)
     value = import_object(name.partition("?")[0], "environment")
@@ -164,20 +165,22 @@ def _only_one(file: str) -> str:
     module = import_file(file, "environment")
     if hasattr(module, "spec"):
         return "spec"
-    own = [name for name, each in vars(module).items() if _steps(each) and each.__module__ == module.__name__]
-    if len(own) != 1:
+    # What the file imports from elsewhere is not its own.
+    classes = [name for name, each in vars(module).items() if _steps(each) and each.__module__ == module.__name__]
+    if len(classes) != 1:
         raise ConfigError(
-            f"{file} has {', '.join(own) or 'no class with reset and step'}, and no 'spec'; expected one of them, or name it as {file}:NAME"
+            f"{file} has {', '.join(classes) or 'no class with reset and step'}, and no 'spec'; expected one of them, or name it as {file}:NAME"
         )
-    return own[0]
+    return classes[0]
 
 
 def _is_agent(value: object) -> bool:
     """True for a function of a task and a client."""
     if not callable(value) or isinstance(value, type | EnvironmentSpec):
         return False
-    known: Callable[[object], bool] = import_object("gradus.interop.agents.spec:is_agent", "environment")
-    return known(value)
+    # By name, for the arrows of the library point from interop to here.
+    has_client: Callable[[object], bool] = import_object("gradus.interop.agents.spec:is_agent", "environment")
+    return has_client(value)
 
 
 def _steps(value: object) -> TypeGuard[type]:
@@ -204,5 +207,5 @@ def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
 
 
 def _takes_argument(function: Callable[..., object]) -> bool:
-    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
-    return any(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    kinds = {each.kind for each in inspect.signature(function).parameters.values()}
+    return bool(kinds & {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})

@@ -124,9 +124,11 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if not bottom:
         return value
     divisor = int(bottom)
-    if divisor == 0 or (value / divisor).denominator == 1:
-        return None  # 36/2 was not worked out
-    return value / divisor
+    if divisor == 0:
+        return None
+    quotient = value / divisor
+    # 36/2 was not worked out; 1/2 is a value.
+    return None if quotient.denominator == 1 else quotient
 
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -194,6 +196,7 @@ def read_answer(completion: str) -> AnswerReading:
         return AnswerReading(problem=_UNMARKED)
     answers = [answer.strip() for answer in marked]
     first, *spellings = dict.fromkeys(answers)
+    # Each comparison may ask Math-Verify: a text of thousands of marks must not take hours.
     if len(spellings) > _MOST_MARKS or not all(same_answer(spelling, first) for spelling in spellings):
         return AnswerReading(problem="two different answers are marked")
     if not answers[-1]:
@@ -257,6 +260,7 @@ def same_answer(answer: str, gold: str) -> bool:
     return _same_text(_stripped(answer), _stripped(gold))
 
 
+# Every answer to a task is compared with one gold.
 _read_gold = lru_cache(maxsize=65536)(read_number)
 
 
@@ -285,6 +289,7 @@ def _same_number(number: Number, gold: Number) -> bool:
         return number.value == gold.value
     size = abs(gold.value)
     scale = max(size, 1) if size >= _SMALL else size
+    # 5% may stand for 5 and for 0.05; both are tried if one of the two is written as a percentage.
     values = [number.value]
     if percents == (True, False):
         values.append(number.value / 100)
@@ -335,13 +340,15 @@ def _same_expression(answer: str, gold: str) -> bool:
         return False
     if answer.count("'") != gold.count("'"):
         return False
-    names, gold_names = set(_VARIABLE.findall(answer)), set(_VARIABLE.findall(gold))
-    renamed = {name.swapcase() for name in gold_names - names}
-    return not renamed & (names - gold_names) and _verify(answer, gold)
+    names = set(_VARIABLE.findall(answer))
+    gold_names = set(_VARIABLE.findall(gold))
+    in_other_case = {name.swapcase() for name in gold_names - names}
+    return not in_other_case & (names - gold_names) and _verify(answer, gold)
 
 
 def _boxed(text: str) -> list[str]:
     r"""Contents of every ``\boxed{...}`` that is closed, braces balanced; an inner one stands after the one around it."""
+    # One walk over all braces: searching for the end of each box anew would take a square of the time.
     opened = {match.end() - 1 for match in re.finditer(r"\\boxed\s*\{", text)}
     stack: list[int] = []
     contents: list[tuple[int, str]] = []

@@ -93,10 +93,11 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
         pair = cast(Sequence[Any], entry) if isinstance(entry, tuple | list) else (entry, None)
         if len(pair) != 2 or not (isinstance(pair[0], str) or callable(pair[0])):
             raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {entry!r}")
+        reward, weight = pair
         try:
-            pairs.append((pair[0], None if pair[1] is None else float(pair[1])))
+            pairs.append((reward, None if weight is None else float(weight)))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"the weight of a reward is a number, got {pair[1]!r}") from error
+            raise ConfigError(f"the weight of a reward is a number, got {weight!r}") from error
     return pairs
 
 
@@ -137,12 +138,12 @@ def load_rewards(
 def find_reward(name: str, settings: Json | None = None) -> RewardFunction:
     """Returns a built-in by name, or ``module:function`` or ``file.py:function`` for one's own."""
     settings = settings or {}
-    if name in BUILT_IN:
-        if name not in _FACTORIES:
-            if settings:
-                raise ConfigError(f"reward {name!r} takes no settings, got {', '.join(settings)}")
-            return BUILT_IN[name]
+    if name in _FACTORIES:
         return _with_settings(name, BUILT_IN[name], settings)
+    if name in BUILT_IN:
+        if settings:
+            raise ConfigError(f"reward {name!r} takes no settings, got {', '.join(settings)}")
+        return BUILT_IN[name]
     if name.startswith(IN_MEMORY):
         raise ConfigError(
             f"the reward {name.removeprefix(IN_MEMORY)!r} is a function of another session; give it again with rewards=[...]"
@@ -166,12 +167,19 @@ def _with_settings(name: str, make: Callable[..., Any], settings: Json) -> Rewar
         raise ConfigError(f"reward {name!r}: {error}; its settings in a recipe are {names}") from error
 
 
+def built_in_name(function: RewardFunction) -> str:
+    """Returns the name of a built-in reward; empty for any other function."""
+    return next((name for name, built_in in BUILT_IN.items() if built_in is function), "")
+
+
 def reward_label(function: RewardFunction) -> str:
     """Returns what a recipe stores of a function: its built-in name, ``module:function`` if it can be imported, else ``python:name``."""
-    for name, built_in in BUILT_IN.items():
-        if built_in is function:
-            return name
-    module, qualname = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<none>")
-    if getattr(sys.modules.get(module), qualname, None) is function and module != "__main__":
+    name = built_in_name(function)
+    if name:
+        return name
+    module = getattr(function, "__module__", "__main__")
+    qualname = getattr(function, "__qualname__", "<none>")
+    # Another process has another __main__, and finds no method or function of a function by its name.
+    if module != "__main__" and getattr(sys.modules.get(module), qualname, None) is function:
         return f"{module}:{qualname}"
     return f"{IN_MEMORY}{reward_name(function)}"

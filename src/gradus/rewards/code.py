@@ -103,9 +103,11 @@ def _blocks(text: str) -> list[tuple[str, str]]:
         if info is None:
             fence = _FENCE.fullmatch(line)
             if fence:
-                info, lines = fence["info"].strip(), []
+                info = fence["info"].strip()
+                lines = []
         elif line.lstrip().startswith("```"):
-            blocks.append((info, textwrap.dedent("".join(f"{line}\n" for line in lines))))
+            code = "".join(f"{line}\n" for line in lines)
+            blocks.append((info, textwrap.dedent(code)))  # a block in a list is indented
             info = None
         else:
             lines.append(line)
@@ -125,6 +127,7 @@ def _score(run: Run, text: str, tests: Any) -> float | Exception | None:
 
 
 def _passed(code: str, tests: Sequence[Json], run: Run) -> list[bool]:
+    # Of all tests before one is run: a row that cannot be read has no reward.
     for test in tests:
         if ({"call", "expected"} <= set(test)) == ("stdout" in test):
             raise GradingError(f"a test has call and expected, or stdin and stdout, got {str(test)[:100]}")
@@ -136,6 +139,7 @@ def _passed(code: str, tests: Sequence[Json], run: Run) -> list[bool]:
             passed.append(_same_lines(result, str(test["stdout"])))
         else:
             calls.append(_split(test["call"], test["expected"]))
+    # A program is started for each stdin, and one for all calls, which is most of the time that they take.
     if calls:
         request = json.dumps([call for call, _ in calls]) + "\n"
         lines = run(_CALLS, files={"answer.py": code}, stdin=request).stdout.splitlines()
@@ -186,7 +190,7 @@ def _same_value(line: str, expected: Any) -> bool:
 
 def _equal(value: Any, expected: Any) -> bool:
     """Says whether two JSON values are equal, true and 1 not; numbers are close if one of them is a float."""
-    types: set[type] = {type(value), type(expected)}
+    types: set[type] = {type(value), type(expected)}  # bool is a type of its own here, though Python counts with it
     if float in types and types <= {int, float}:
         is_close = math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9)  # by equality if one is infinite
         return is_close or (math.isnan(value) and math.isnan(expected))

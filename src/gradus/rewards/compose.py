@@ -123,7 +123,7 @@ class TrainerState:
 
 
 class WrongCount(ValueError):
-    """A function returned more or fewer rewards than it got completions. One at a time it might seem right."""
+    """A function returned more or fewer rewards than it got completions."""
 
 
 class Rewards:
@@ -150,8 +150,8 @@ class Rewards:
         self.functions: dict[str, RewardFunction] = {}
         self.weights: dict[str, float] = {}
         for entry in functions:
-            pair = (entry, 1.0) if callable(entry) else entry
-            self._add(*pair)
+            function, weight = (entry, 1.0) if callable(entry) else entry
+            self._add(function, weight)
         self.messages = messages
         self._forms: dict[str, bool] = {}  # whether a function gets messages, once it gave a reward
         self.time_limit = time_limit
@@ -236,15 +236,19 @@ class Rewards:
         if not _all_failed(outcomes):
             if any(row.completion for row in rows):  # an empty text and no messages may look alike
                 self._forms.setdefault(name, self.messages)
-        elif name not in self._forms and any(outcome.mistaken for outcome in outcomes):
-            other = self._forms[name] = not self.messages
-            first_errors, self.errors = self.errors, errors
-            retried = self._ask(name, rows, range(len(rows)))
-            if not _all_failed(retried):
-                warnings.warn(f"reward {name!r} reads {_FORMS[other]}: it gets {_FORMS[other]}", stacklevel=2)
-                return retried
-            self.errors = first_errors
-            del self._forms[name]
+            return outcomes
+        if name in self._forms or not any(outcome.mistaken for outcome in outcomes):
+            return outcomes
+        other = not self.messages
+        self._forms[name] = other
+        first_errors = self.errors
+        self.errors = errors  # the mistaken form is ours, and counts as no error of the function
+        retried = self._ask(name, rows, range(len(rows)))
+        if not _all_failed(retried):
+            warnings.warn(f"reward {name!r} reads {_FORMS[other]}: it gets {_FORMS[other]}", stacklevel=2)
+            return retried
+        self.errors = first_errors
+        del self._forms[name]
         return outcomes
 
     def _ask(self, name: str, rows: Sequence[Completion], places: range) -> list[_Outcome]:
@@ -256,7 +260,7 @@ class Rewards:
             arguments = self._arguments(name, rows[places.start : places.stop], log)
             answer = within(limit, f"reward {name!r}", lambda: settled(function(**arguments)))
             return self._accepted(name, answer, log, len(rows), places)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # graders written as scripts end by sys.exit()
             # One at a time, a function that counts wrongly might seem right, and one that hangs would hang for each.
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
@@ -280,9 +284,11 @@ class Rewards:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
-        words = _MISTAKEN[self.reads_messages(name)]
-        mistaken = isinstance(error, TypeError | AttributeError) and any(word in str(error) for word in words)
-        return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}", mistaken=mistaken)
+        names_other_form = any(word in str(error) for word in _MISTAKEN[self.reads_messages(name)])
+        return _Outcome(
+            error=f"raised {type(error).__name__}: {error}{raised_at(error)}",
+            mistaken=names_other_form and isinstance(error, TypeError | AttributeError),
+        )
 
     def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> JsonDict:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
@@ -292,7 +298,7 @@ class Rewards:
         arguments: JsonDict = {}
         for column in columns:
             arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
-        messages = self._forms.get(name, self.messages)
+        messages = self.reads_messages(name)
         arguments["prompts"] = [_prompt(row, messages) for row in rows]
         arguments["completions"] = [_completion(row, messages) for row in rows]
         arguments["completion_ids"] = [list(row.completion_ids) for row in rows]
@@ -300,19 +306,18 @@ class Rewards:
         arguments["log_extra"] = log.extra
         arguments["log_metric"] = log.metric
 
-        parameters = inspect.signature(self.functions[name]).parameters.values()
-        needed = [parameter.name for parameter in parameters if _is_needed(parameter)]
+        parameters = inspect.signature(self.functions[name]).parameters
+        needed = [parameter.name for parameter in parameters.values() if _is_needed(parameter)]
         if "answer" in columns:
-            for name in GOLD_COLUMNS.intersection(needed) - arguments.keys():
-                arguments[name] = arguments["answer"]
+            for gold in GOLD_COLUMNS.intersection(needed) - arguments.keys():
+                arguments[gold] = arguments["answer"]
         missing = [name for name in needed if name not in arguments]
         if missing:
             listed = ", ".join(columns) or "none"
             raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {listed}")
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
             return arguments
-        names = [parameter.name for parameter in parameters]
-        return {name: arguments[name] for name in names if name in arguments}
+        return {name: argument for name, argument in arguments.items() if name in parameters}
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

@@ -21,6 +21,7 @@ GOLD_COLUMNS = {*_GOLD, "solution"}  # what functions of all completions call th
 _INSPECT = "__registry_info__"  # what Inspect's decorators leave on a function
 _MODEL = "gradus/policy"  # a name, as a state of Inspect has one
 _COLUMN: tuple[type[Any], ...] = (list, tuple)
+# What verl and verifiers pass beside text and gold answer: a function may require one that the data do not have.
 _EMPTY: Json = {"data_source": "", "extra_info": {}, "info": {}, "state": {}, "task": ""}
 
 
@@ -28,7 +29,7 @@ def as_trl(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function in TRL's signature, ``f(prompts, completions, **columns)``; unchanged if it has that already or another form."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # some built in C have no signature
         return function
     if {"state", "target"} <= set(parameters):
         return OneByOne(InspectScorer(function))
@@ -107,9 +108,9 @@ def _arguments(function: Callable[..., Any], row: Json) -> JsonDict:
     parameters = inspect.signature(function).parameters
     text = next(name for name in _TEXT if name in parameters)
     arguments = {**row, text: row["completion"]}
-    golds = [name for name in _GOLD if name in parameters and name != text]
-    if golds:
-        arguments.setdefault(golds[0], row.get("answer"))
+    gold = next((name for name in _GOLD if name in parameters), None)
+    if gold:
+        arguments.setdefault(gold, row.get("answer"))
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return arguments
     return {name: arguments[name] for name in parameters if name in arguments}

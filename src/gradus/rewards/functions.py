@@ -49,6 +49,7 @@ def _of_text(name: str, low: float = 0.0, high: float = 1.0) -> Callable[[Callab
         def reward(prompts: Answers, completions: Answers, **columns: Any) -> list[float]:
             return [score(completion_text(completion)) for completion in completions]
 
+        # functools.wraps would also set __wrapped__, and inspect would then report the signature of ``score``.
         for name_of in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(reward, name_of, getattr(score, name_of))
         return _component(name, low, high)(reward)
@@ -73,9 +74,11 @@ def _correct(completions: Answers, golds: Answers, read: Callable[[str], AnswerR
     values: list[float | None] = []
     for completion, cell in zip(completions, golds, strict=True):
         gold = "" if cell is None else gold_answer(str(cell))
-        answer = read(completion_text(completion)).text if gold else None
-        is_right = answer is not None and same_answer(answer, gold)
-        values.append(float(is_right) if gold else None)
+        if not gold:
+            values.append(None)
+            continue
+        answer = read(completion_text(completion)).text
+        values.append(float(answer is not None and same_answer(answer, gold)))
     return values
 
 
@@ -155,8 +158,7 @@ def length(*, limit: int, margin: int | None = None) -> RewardFunction:
 
 def repetition(*, ngram: int = 3) -> RewardFunction:
     """Minus the share of n-grams of words that are repeats, in (-1, 0]. Source: arXiv 2502.03373, app. C.2."""
-    if ngram < 1:
-        raise ConfigError(f"repetition ngram must be at least 1, got {ngram}")
+    _require_ngram("repetition", ngram)
 
     @_of_text("repetition", -1.0, 0.0)
     def repeats(text: str) -> float:
@@ -174,8 +176,7 @@ def diversity(*, ngram: int = 2) -> RewardFunction:
     It pays for being different, not for being right: keep its weight far below that of the task. A completion that stands alone, or
     has fewer words than ``ngram``, gets 0.
     """
-    if ngram < 1:
-        raise ConfigError(f"diversity ngram must be at least 1, got {ngram}")
+    _require_ngram("diversity", ngram)
 
     @_component("diversity")
     def different(prompts: Answers, completions: Answers, **columns: Any) -> list[float]:
@@ -187,13 +188,17 @@ def diversity(*, ngram: int = 2) -> RewardFunction:
             holders.update((name, gram) for gram in row)
         values: list[float] = []
         for name, row in zip(names, grams, strict=True):
-            alone = 0
-            if members[name] > 1:
-                alone = sum(holders[name, gram] == 1 for gram in row)
+            alone = sum(holders[name, gram] == 1 for gram in row) if members[name] > 1 else 0
             values.append(alone / max(len(row), 1))
         return values
 
     return different
+
+
+def _require_ngram(name: str, ngram: int) -> None:
+    """Raises ConfigError unless n-grams have a word at least."""
+    if ngram < 1:
+        raise ConfigError(f"{name} ngram must be at least 1, got {ngram}")
 
 
 def _grams(text: str, n: int) -> list[tuple[str, ...]]:

@@ -47,10 +47,12 @@ class _RewardGrader:
     """The function of a grader of rewards; it holds them, so that they can be told the step."""
 
     def __init__(self, name: str, rewards: Rewards) -> None:
-        self.name, self.rewards = name, rewards
+        self.name = name
+        self.rewards = rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
         completions = [completion_of(episode) for episode in episodes if episode.turns]
+        # Rows of scores and extras count the episodes with an answer alone.
         scored = iter(enumerate(self.rewards(completions)))
         metrics = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
         rewards: list[Reward] = []

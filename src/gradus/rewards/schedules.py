@@ -18,8 +18,11 @@ from gradus.rewards.compose import Weights
 from gradus.rewards.grading import reweigh, tell_steps_taken
 
 _ROUNDING = 1e-6  # by which a mean may miss its range
-_UP, _DOWN = 1.2, 0.8  # factors of a raise and of a cut of an adaptive weight
-_LEAST, _MOST = 0.25, 4.0  # bounds of an adaptive weight, as multiples of the first
+# Factors of a raise and of a cut of an adaptive weight, and its bounds as multiples of the first.
+_UP = 1.2
+_DOWN = 0.8
+_LEAST = 0.25
+_MOST = 4.0
 
 
 class StageConfig(BaseModel):
@@ -112,10 +115,9 @@ class RewardSchedule:
     @property
     def steps(self) -> int | None:
         """Length of all stages together; None without stages, or if the last one has no end."""
-        lengths = [stage.steps for stage in self._stages]
-        if not lengths or lengths[-1] is None:
+        if not self._stages or self._stages[-1].steps is None:
             return None
-        return sum(length or 0 for length in lengths)
+        return sum(stage.steps or 0 for stage in self._stages)
 
     def plan(self, step: int) -> StepPlan:
         """Returns the settings of ``step``, which must be the one after the last observed."""
@@ -127,8 +129,8 @@ class RewardSchedule:
         stage, is_first = self._stage(step)
         if stage is None:
             return StepPlan(weights=weights)
-        begins_later = is_first and step > 1  # at the first step of all there are no moments
-        reset = begins_later and not stage.carry_optimizer
+        # At the first step of all there are no moments.
+        reset = is_first and step > 1 and not stage.carry_optimizer
         return StepPlan(stage=stage.name, weights=weights, lr=stage.lr, reset_optimizer=reset)
 
     def grader(self, grader: Grader, step: int) -> Grader:
@@ -138,7 +140,7 @@ class RewardSchedule:
 
     def observe(self, step: int, components: Mapping[str, float | None]) -> None:
         """Takes a step's mean component values (unweighted) and moves on."""
-        self.plan(step)
+        self.plan(step)  # refuses a step that is not the next
         self._step = step
         _, starts_stage = self._stage(step + 1)
         if starts_stage:
@@ -158,9 +160,9 @@ class RewardSchedule:
         """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
         weights = {name: float(weight) for name, weight in state["weights"].items()}
         if weights.keys() != self._base.keys():
-            names = ", ".join(sorted(self._base))
-            stored = ", ".join(sorted(weights))
-            raise ConfigError(f"the stored schedule weighs {stored}, this one {names}")
+            raise ConfigError(
+                f"the stored schedule weighs {', '.join(sorted(weights))}, this one {', '.join(sorted(self._base))}"
+            )
         self._step = int(state["step"])
         self._weights = weights
 

@@ -18,7 +18,7 @@ from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.rewards.answers import read_answer
-from gradus.rewards.catalog import BUILT_IN
+from gradus.rewards.catalog import built_in_name
 from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
 
@@ -48,12 +48,15 @@ class Tryout:
         """One JSON record a completion: the answer that was read, each component, the value, the error."""
         rows: list[JsonDict] = []
         for completion, scored in zip(self.completions, self.scored, strict=True):
-            row: JsonDict = {"completion": completion.completion}
-            row["read"] = read_answer(completion.completion).text
-            row["components"] = dict(scored.components)
-            row["value"] = scored.value
-            row["error"] = scored.error
-            rows.append(row)
+            rows.append(
+                {
+                    "completion": completion.completion,
+                    "read": read_answer(completion.completion).text,
+                    "components": dict(scored.components),
+                    "value": scored.value,
+                    "error": scored.error,
+                }
+            )
         return rows
 
 
@@ -117,6 +120,7 @@ def _completion(record: Columns, place: str) -> Completion:
         contents = [str(message["content"]) for message in prompt if message["role"] == "system"]
         system = system or next(iter(contents), "")
         prompt = completion_text(prompt)
+    # A question stays a column as well: it is a name of the data, and functions may take it.
     columns = {name: cell for name, cell in record.items() if name not in ("prompt", "completion", "system_prompt")}
     return Completion(prompt=prompt, completion=completion, system_prompt=system, columns=columns, chat=chat)
 
@@ -150,14 +154,14 @@ def try_line(rewards: Rewards, completion: Completion) -> str:
 def _name(function: Callable[..., Any]) -> str:
     """A reward as ``--reward`` takes it: a built-in, or file.py:function; empty for one that is not defined in a file under its name."""
     function = inspect.unwrap(function)
-    for name, built_in in BUILT_IN.items():
-        if built_in is function:
-            return name
+    name = built_in_name(function)
+    if name:
+        return name
     name = getattr(function, "__name__", "")
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    # The command line imports the file and takes the name from it, so a lambda or an inner function has none.
     is_in_file = name.isidentifier() and function.__qualname__ == name and Path(file).is_file()
     if not is_in_file:
         return ""
-    is_near = Path(file).is_relative_to(Path.cwd())
-    path = os.path.relpath(file) if is_near else file
+    path = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
     return f"{path}:{name}"

@@ -21,7 +21,8 @@ class Channel:
     """Reads messages from one file descriptor and writes them to another."""
 
     def __init__(self, reads: int, writes: int) -> None:
-        self._reads, self._writes = reads, writes
+        self._reads = reads
+        self._writes = writes
         self._pending = b""
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -29,6 +30,7 @@ class Channel:
 
         Raises as :meth:`receive`, and BrokenPipeError for a reply that nobody asked for: code that an answer brought in may write one.
         """
+        # A reply that lies there before it is asked for would be taken for this request's.
         if self._has_more():
             raise BrokenPipeError("the other process sent a reply that nobody asked for")
         number = secrets.token_hex(8)

@@ -130,7 +130,7 @@ def _start(request: dict[str, Any], stack: ExitStack) -> _RunningCommand:
     report = stack.enter_context(os.fdopen(reader, "rb"))
     with os.fdopen(writer, "wb"):
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", confinement.__file__],
+            [sys.executable, "-I", "-S", confinement.__file__],  # isolated: nothing of the user's runs before
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -142,6 +142,7 @@ def _start(request: dict[str, Any], stack: ExitStack) -> _RunningCommand:
     stack.callback(run.end)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:
+        # marshal is built in; importing json would take longer than the rest of the child's start.
         process.stdin.write(marshal.dumps({**request, "report": writer}))
     return run
 
@@ -166,7 +167,7 @@ def _follow(run: _RunningCommand, deadline: float) -> str | None:
             if len(run.texts["stdout"]) + len(run.texts["stderr"]) > _OUTPUT:
                 run.end()
                 return "output"
-    return None
+    return None  # all three pipes have closed
 
 
 def _finished(run: _RunningCommand, limit: str | None) -> Finished:
@@ -180,6 +181,7 @@ def _finished(run: _RunningCommand, limit: str | None) -> Finished:
     if kind == "limit" and not limit:
         limit = value
     code = int(value) if kind == "code" else None
+    # Without a sandbox, or inside of another one, nobody watches and reports; the command is the process itself.
     if code is None and not limit:
         code = run.process.wait()
     if code == -signal.SIGXCPU:

@@ -22,19 +22,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+# Python names none of these calls and flags. Flags of unshare(2):
 _NEW_USER = 0x10000000
 _NEW_NAMESPACES = 0x6C020000  # of mounts, host names, System V objects, processes and networks
-_MOUNT_SETATTR, _RECURSIVE = 442, 0x8000  # the call has this number on every architecture
-_READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_EXECUTION = 1, 2, 4, 8  # the same bits in mount(2) and mount_setattr(2)
-_BIND, _PRIVATE, _WITH_CHILDREN = 1 << 12, 1 << 18, 1 << 14
-_PARENT_DEATH, _DUMPABLE, _SECCOMP, _DROP_BOUND, _NO_NEW_PRIVILEGES = 1, 4, 22, 24, 38
+# mount_setattr(2); the call has this number on every architecture.
+_MOUNT_SETATTR = 442
+_RECURSIVE = 0x8000
+# The same bits in mount(2) and mount_setattr(2).
+_READ_ONLY = 1
+_NO_SETUID = 2
+_NO_DEVICES = 4
+_NO_EXECUTION = 8
+# mount(2) alone.
+_BIND = 0x1000
+_WITH_CHILDREN = 0x4000
+_PRIVATE = 0x40000
+# prctl(2).
+_PARENT_DEATH = 1
+_DUMPABLE = 4
+_SECCOMP = 22
+_DROP_BOUND = 24
+_NO_NEW_PRIVILEGES = 38
+# Landlock's calls, the question for its version, and a rule about all that lies in a folder.
+_RULES = 444
+_ADD_RULE = 445
+_RESTRICT = 446
+_VERSION = 1
+_BENEATH = 1
+# Landlock's rights: to read and execute; all of a device.
+_READ = 0b1101
+_ANY_FILE = 0b1100_0000_0000_0110
+_OWN_SIGNALS = 3  # signals and abstract sockets reach no process outside
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "nix", "proc")
 _DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 _SCRATCH_BYTES = 16 << 20
 _POLL = 0.01  # seconds
-_RULES, _ADD_RULE, _RESTRICT, _VERSION, _BENEATH = 444, 445, 446, 1, 1  # Landlock's calls
-_READ, _ANY_FILE = 0b1101, 0b1100_0000_0000_0110  # its rights: to read and execute; all of a device
-_OWN_SIGNALS = 3  # signals and abstract sockets reach no process outside
 _OWN_USERS = 0x60000000  # above every user that exists: one for each program that root runs
 SCRATCH = "/tmp"  # where a command without a folder of its own works
 
@@ -62,19 +84,23 @@ def confine(
     """
     started, go = os.pipe()
     owner = _leave_namespaces()
+    # A process stays in its namespace of processes; the first child is process 1 of the new one.
     first = os.fork()
     if first:
         os.write(go, b".")
         _end_as(os.waitpid(first, 0)[1])
     os.close(go)
     os.setsid()
-    _close_files({1, 2, started, *keep, *(() if report is None else (report,))})
+    open_files = {1, 2, started, *keep}
+    if report is not None:
+        open_files.add(report)
+    _close_files(open_files)
     _mount_view(scratch, only)
     _drop_rights(owner and changes_user and only is not None)
     if not os.read(started, 1):  # the parent ended before this process was bound to it
         os._exit(1)
     os.close(started)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # sigtimedwait() takes only signals that are blocked
     child = os.fork()
     if child:
         _watch(child, memory, processes, report)
@@ -92,22 +118,21 @@ def is_confined() -> bool:
     return _inside
 
 
-def has_landlock() -> bool:
-    """Say whether a command can be kept to its folder inside a sandbox."""
-    return _landlock_version() > 0
-
-
-def _landlock_version() -> int:
-    """The kernel's version of Landlock's interface, -1 without one."""
+def landlock_version() -> int:
+    """Return the kernel's version of Landlock's interface, -1 without one: then no command runs inside a sandbox."""
     return _libc.syscall(_RULES, None, 0, _VERSION)
 
 
 def restrict(scratch: str, only: Sequence[str]) -> None:
     """Shut a process that is confined already in once more: it writes in ``scratch`` alone, reads that, the system and ``only``, and
     reaches no process but its own. Raises OSError if the system has no Landlock."""
-    version = _checked(_landlock_version(), "Landlock")
-    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
-    attributes = struct.pack("QQQ", rights, 0, _OWN_SIGNALS)[: 24 if version >= 6 else 8]
+    version = _checked(landlock_version(), "Landlock")
+    # A kernel refuses rights that it does not know, and its later versions know more of them.
+    count = {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)
+    rights = (1 << count) - 1
+    attributes = struct.pack("QQQ", rights, 0, _OWN_SIGNALS)
+    if version < 6:  # it knows no signals, and a record that ends with the rights will do
+        attributes = attributes[:8]
     rules = _checked(_libc.syscall(_RULES, attributes, len(attributes), 0), "Landlock")
     folders = [*only, *(f"/{name}" for name in _SYSTEM)]
     allowed = dict.fromkeys(folders, _READ) | dict.fromkeys(_DEVICES, _ANY_FILE & rights) | {scratch: rights}
@@ -132,10 +157,12 @@ def refuse_calls(filtered: bytes) -> None:
 
 def _leave_namespaces() -> bool:
     """Enter new namespaces; children are in a new one of processes. Whether this is root of the machine, who needs no user's."""
-    user, group = os.getuid(), os.getgid()
+    user = os.getuid()
+    group = os.getgid()
     if user == 0 and _libc.unshare(_NEW_NAMESPACES) == 0:
         return True
     _checked(_libc.unshare(_NEW_NAMESPACES | _NEW_USER), "unshare")
+    # The order matters: an ordinary user may map a group only after giving up setgroups(2).
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
@@ -144,17 +171,16 @@ def _leave_namespaces() -> bool:
 
 def _close_files(open_files: set[int]) -> None:
     """Close what is open, and read from nothing."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if number and number not in open_files:
-            with suppress(OSError):
-                os.close(number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    numbers = set(map(int, os.listdir("/proc/self/fd")))
+    for number in numbers - open_files - {0}:
+        with suppress(OSError):  # the list names the handle that it was read by
+            os.close(number)
 
 
 def _mount_view(scratch: str, only: Sequence[str] | None) -> None:
     """Mount the file system as it is seen inside."""
-    _mount("none", "/", "", _PRIVATE | _WITH_CHILDREN)
+    _mount("none", "/", "", _PRIVATE | _WITH_CHILDREN)  # or what is mounted here would show outside
     covered = ["dev", "run"]
     if only is not None:
         covered = [name for name in os.listdir("/") if name not in _SYSTEM]
@@ -162,12 +188,14 @@ def _mount_view(scratch: str, only: Sequence[str] | None) -> None:
     paths = (*_DEVICES, *map(os.path.realpath, only or ()), *(only or ()))
     shown = [path for path in dict.fromkeys(paths) if os.path.exists(path)]
     handles = {path: os.open(path, os.O_PATH) for path in shown}  # opened before they are covered
-    for path in [f"/{name}" for name in covered]:
+    for name in covered:
+        path = f"/{name}"
         if os.path.isdir(path) and not os.path.islink(path):
             _mount("tmpfs", path, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
     inside = [path for path in handles if path.startswith(f"{scratch}/")]  # a Python that was installed there
-    for path in [path for path in handles if path not in inside]:
-        _bring_back(path, handles[path])
+    for path, handle in handles.items():
+        if path not in inside:
+            _bring_back(path, handle)
     os.makedirs(scratch, exist_ok=True)
     _mount("proc", "/proc", "proc", _NO_SETUID | _NO_DEVICES | _NO_EXECUTION)
     _set_attributes("/", _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
@@ -195,6 +223,7 @@ def _bring_back(path: str, handle: int) -> None:
 def _drop_rights(change_user: bool) -> None:
     """Give up all capabilities for good, root's name too if ``change_user``, and end when the parent ends."""
     user = _OWN_USERS + int.from_bytes(os.urandom(3), "little")
+    # Groups go while there are capabilities, and the bound before the user: without rights neither can be changed.
     if change_user:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -203,8 +232,8 @@ def _drop_rights(change_user: bool) -> None:
         capability += 1
     if change_user:
         os.setresuid(user, user, user)
-    header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    _checked(_libc.capset(header, none), "capset")
+    header = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, this process
+    _checked(_libc.capset(header, bytes(24)), "capset")
     _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
     _checked(_libc.prctl(_PARENT_DEATH, int(signal.SIGKILL), 0, 0, 0), "prctl")
 
@@ -212,21 +241,20 @@ def _drop_rights(change_user: bool) -> None:
 def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
     """Be the first process inside: when it ends, all end. It ends with ``child``, or if they are too many or too big."""
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
-    baseline, page = _resident("self"), resource.getpagesize()
+    baseline = _resident("self")  # each fork shows it as its own, and it is in memory once
     while True:
         signal.sigtimedwait({signal.SIGCHLD}, _POLL)
         ended, status = _reap(child)
         running = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-        used = page * sum(max(_resident(name) - baseline, 0) for name in running)
-        limit = None
+        pages = sum(max(_resident(name) - baseline, 0) for name in running)
+        word = ""
         if len(running) > processes:
-            limit = "processes"
-        elif used > memory:
-            limit = "memory"
-        if limit or ended:
-            word = f"limit {limit}"
-            if not limit:
-                word = f"code {os.waitstatus_to_exitcode(status)}"
+            word = "limit processes"
+        elif pages * resource.getpagesize() > memory:
+            word = "limit memory"
+        elif ended:
+            word = f"code {os.waitstatus_to_exitcode(status)}"
+        if word:
             if report is not None:
                 os.write(report, word.encode())
             _end_as(status if ended else signal.SIGKILL)
@@ -275,8 +303,8 @@ def _limit(memory: int, processes: int | None) -> None:
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Call mount(2). Raises OSError."""
-    arguments = (source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None)
-    _checked(_libc.mount(*arguments), f"mount {target}")
+    result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None)
+    _checked(result, f"mount {target}")
 
 
 def _set_attributes(path: str, added: int, removed: int, flags: int = 0) -> None:
@@ -303,7 +331,9 @@ def _checked(result: int, what: str) -> int:
 
 def _become(request: dict[str, Any]) -> None:
     """Become the command that ``gradus.sandbox.command`` asks for; if it cannot be confined, say why."""
-    folder, memory, report = request["folder"], request["memory"], request["report"]
+    folder = request["folder"]
+    memory = request["memory"]
+    report = request["report"]
     os.set_inheritable(report, False)  # the command must not say how it ended
     try:
         if request["confined"] == "inside":
@@ -319,6 +349,7 @@ def _become(request: dict[str, Any]) -> None:
     except OSError as error:
         os.write(report, f"problem {error}".encode())
         os._exit(1)
+    # What the command reads lies in a file: a pipe of a process outside would have to be fed while it runs.
     for name, text in {**request["files"], ".stdin": request["stdin"]}.items():
         os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
         with open(name, "w", encoding="utf-8") as file:
@@ -326,7 +357,9 @@ def _become(request: dict[str, Any]) -> None:
     os.dup2(os.open(".stdin", os.O_RDONLY), 0)
     os.unlink(".stdin")
     seconds = request["cpu_seconds"]
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (seconds, seconds + 1)
+    )  # SIGXCPU can be ignored, the end a second later cannot
     command = request["command"]
     try:
         os.execvpe(command[0], command, request["environ"])

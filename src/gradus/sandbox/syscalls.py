@@ -11,9 +11,12 @@ import tempfile
 from functools import cache
 
 _LIBRARY = "libseccomp.so.2"
-_ALLOW, _FAIL_WITH = 0x7FFF0000, 0x00050000
-_DIFFERS, _HAS_BITS = 1, 7  # libseccomp's comparisons of an argument
-_NEW_USER, _SHARED_ANONYMOUS = 0x10000000, 0x21
+_ALLOW = 0x7FFF0000
+_FAIL_WITH = 0x00050000  # and the number of the error
+_DIFFERS = 1  # libseccomp's comparisons of an argument
+_HAS_BITS = 7
+_NEW_USER = 0x10000000
+_SHARED_ANONYMOUS = 0x21
 _ALWAYS = (
     "shmget semget msgget memfd_create memfd_secret "  # memory that belongs to no process
     "add_key request_key keyctl "  # keys that all processes of a user share

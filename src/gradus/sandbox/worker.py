@@ -19,6 +19,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, NoReturn, cast
@@ -60,7 +61,9 @@ def _result(fields: Mapping[str, Any]) -> Any:
     if not isinstance(error, dict):
         raise BrokenPipeError("the other process sent something else than a reply")
     kind, message = (str(cast(dict[str, Any], error).get(name)) for name in ("type", "message"))
-    raise (WorkerLimit if kind in ("OutOfCpuTime", "MemoryError") else WorkerError)(kind, message)
+    if kind in ("OutOfCpuTime", "MemoryError"):
+        raise WorkerLimit(kind, message)
+    raise WorkerError(kind, message)
 
 
 class Worker:
@@ -129,7 +132,7 @@ class Worker:
         atexit.register(self.close)
         clock.watch(self._process.pid)
         try:
-            self._reply(None, _START, _START)
+            self._reply(None, _START, _START)  # its first word comes unasked, when the script is loaded
         except WorkerError as error:
             self._end()
             if isinstance(error, WorkerLimit):  # not of a call: all answers would be compared as wrong
@@ -147,6 +150,7 @@ class Worker:
         except WorkerError:
             raise
         except OSError as error:  # of which TimeoutError is one
+            # A process whose pipe has closed is about to end, and its code says more.
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0 if isinstance(error, TimeoutError) else 1)
             self._end()
@@ -159,7 +163,8 @@ class Worker:
 
     def _end(self) -> None:
         """End the process; a fork lets go of it and does not end its parent's."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             clock.forget(process.pid)
             if self._owner == os.getpid():
@@ -172,24 +177,21 @@ class Worker:
         atexit.unregister(self.close)
 
 
-_HELD: dict[int, str] = {}  # by process, as a fork of this process holds another one
-
-
-def _process_folder() -> str:
+@cache  # by process: a fork of this one holds a folder of its own
+def _process_folder(process: int) -> str:
     """Return a folder of this process alone, ``gradus0`` or the next that no other process holds.
 
     The lock on it ends with the process, so that no other process can take a name that one of its forks has freed.
     """
-    if os.getpid() not in _HELD:
-        names = (os.path.join(tempfile.gettempdir(), f"gradus{number}") for number in itertools.count())
-        _HELD[os.getpid()] = next(name for name in names if _holds(name))
-    return _HELD[os.getpid()]
+    folders = (os.path.join(tempfile.gettempdir(), f"gradus{number}") for number in itertools.count())
+    return next(filter(_holds, folders))
 
 
 def _holds(folder: str) -> bool:
     """Take a folder for as long as this process lives, and clear what an earlier process left in it. False if another has it."""
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
+    # The folder of temporary files is everybody's: another user may have put a folder or a link in this place.
     if os.lstat(folder).st_uid != os.getuid() or not os.path.isdir(folder):
         return False
     handle = os.open(folder, os.O_RDONLY)
@@ -198,6 +200,7 @@ def _holds(folder: str) -> bool:
     except BlockingIOError:
         os.close(handle)
         return False
+    # The handle stays open: closing it would give the lock up.
     for name in os.listdir(folder):
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     return True
@@ -207,7 +210,7 @@ def _plain_folder() -> str:
     """Make a folder with a plain name, the same in each run: it stands in answers, and a grader may run only plain ones."""
     number = 0
     while True:
-        folder = os.path.join(_process_folder(), str(number))
+        folder = os.path.join(_process_folder(os.getpid()), str(number))
         try:
             os.mkdir(folder)
             return folder
@@ -229,8 +232,9 @@ def _forget_variables() -> None:
     }
     os.environ.clear()
     with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
+        fields = file.read().rpartition(b")")[2].split()  # the name before it may hold spaces and brackets
     start, end = map(int, fields[47:49])  # env_start and env_end of proc(5)
+    # Clearing os.environ leaves them in /proc/self/environ.
     ctypes.memset(start, 0, end - start)
     os.environ.update(harmless)
 
@@ -259,9 +263,11 @@ class Fork:
         reply_reader, reply_writer = os.pipe()
         self._files = (reply_reader, request_writer)
         self._channel = Channel(reply_reader, request_writer)
+        # Before the fork: it is written once for all forks, and its warning is for this process's error stream.
         refused = refused_calls() if confined else None
         self._pid = os.fork()
         if self._pid == 0:
+            # Without these ends the fork sees when the other side closes.
             os.close(reply_reader)
             os.close(request_writer)
             self._serve(handlers, request_reader, reply_writer, refused)
@@ -291,7 +297,7 @@ class Fork:
         """Answer requests until the other side closes. ``refused``: the filter of a confined fork, None for another."""
         folder = self._folder
         try:
-            quiet = os.open(os.devnull, os.O_WRONLY)
+            quiet = os.open(os.devnull, os.O_WRONLY)  # what a grader prints would stand in the audit's own output
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
             try:
@@ -306,4 +312,4 @@ class Fork:
             with open(reads, encoding="utf-8") as requests, open(writes, "w", encoding="utf-8") as replies:
                 worker_loop.answer(answers, requests, replies)
         finally:
-            os._exit(0)
+            os._exit(0)  # without the exit handlers of the process that it is a fork of

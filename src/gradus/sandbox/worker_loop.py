@@ -36,6 +36,7 @@ def _limit(seconds: int) -> None:
     global _allowed
     _allowed = seconds
     signal.setitimer(signal.ITIMER_PROF, seconds)
+    # Unlike the timer, a limit of the kernel counts from the start of the process.
     usage = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime) + seconds + 1, hard))
@@ -70,7 +71,8 @@ def main() -> None:
     sys.path.pop(0)  # this folder's modules must not stand before a package of the same name
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what packages print goes to the error stream
-    script, memory = sys.argv[1], int(sys.argv[2])
+    script = sys.argv[1]
+    memory = int(sys.argv[2])
     signal.signal(signal.SIGPROF, _stop)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:

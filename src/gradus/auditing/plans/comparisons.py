@@ -49,9 +49,7 @@ class Gain:
     @property
     def mean(self) -> float:
         """The mean gain; minus infinity if nothing is known."""
-        if self.reward.mean is None:
-            return -np.inf
-        return self.reward.mean
+        return -np.inf if self.reward.mean is None else self.reward.mean
 
     @property
     def is_sure(self) -> bool:
@@ -100,10 +98,7 @@ def check_separation(panel: PanelEpisodes) -> AuditCheck:
     raised = [step for step in steps if step.is_sure]
     flat = [step for step in steps if step.is_flat(least)]
     unsure = [step for step in steps if step not in (*raised, *flat) and not step.is_level]
-    measured = {
-        "least_effect": least,
-        "steps": {step.name: step.reward for step in steps},
-    }
+    measured = {"least_effect": least, "steps": {step.name: step.reward for step in steps}}
     status: Status = "note"
     if flat:
         status = "fail"
@@ -226,10 +221,8 @@ def _rank_correlation(rewards: Values, aims: Values) -> float | None:
     reward_means = _row_means(rewards)
     aim_means = _row_means(aims)
     finite = np.isfinite(reward_means) & np.isfinite(aim_means)
-    return spearman(
-        reward_means[finite].round(12).tolist(),
-        aim_means[finite].round(12).tolist(),
-    )
+    # Rounded, for means that are equal but for the order of their sums are ties.
+    return spearman(reward_means[finite].round(12).tolist(), aim_means[finite].round(12).tolist())
 
 
 def _highest_correlation(rewards: Values, aims: Values) -> float:
@@ -240,5 +233,6 @@ def _highest_correlation(rewards: Values, aims: Values) -> float:
     for _ in range(_RESAMPLES):
         drawn = cast("npt.NDArray[np.int64]", rng.integers(tasks, size=tasks))
         rank = _rank_correlation(rewards[:, drawn], aims[:, drawn])
-        ranks += [] if rank is None else [rank]
+        if rank is not None:  # some tasks alone may give all policies the same mean
+            ranks.append(rank)
     return float(np.quantile(ranks or [-1.0], 0.975))

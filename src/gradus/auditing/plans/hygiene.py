@@ -53,7 +53,9 @@ def check_hygiene(
     sound = "a seed gives one episode, nothing hidden is seen, and no reward leaves its range"
     check = _check("hygiene", problems, sound)
     # Whatever an agent calls may answer otherwise next time, and random answers may well break it.
-    return replace(check, status="warn") if spec.foreign and check.status == "fail" else check
+    if spec.foreign and check.status == "fail":
+        return replace(check, status="warn")
+    return check
 
 
 def not_graded(panel: PanelEpisodes) -> AuditCheck:
@@ -156,7 +158,9 @@ def _not_deterministic(
         return problems
     how = "rolled out in a process with another PYTHONHASHSEED"
     for hash_seed in _HASH_SEEDS:
-        problems = problems or _differing(how, tasks, first, elsewhere(tasks, seed, hash_seed))
+        problems = _differing(how, tasks, first, elsewhere(tasks, seed, hash_seed))
+        if problems:
+            break
     return problems
 
 
@@ -170,7 +174,9 @@ def _rolled_out_again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, 
     ):
         for task in reversed(tasks):
             observations: list[Observation] = []
-            beside = iter(()) if spec.max_sessions == 1 else _course(spec, other, tasks[0], draw, seed)
+            beside: Iterator[Any] = iter(())
+            if spec.max_sessions != 1:
+                beside = _course(spec, other, tasks[0], draw, seed)
             for observation, _ in _course(spec, used, task, draw, seed):
                 observations.append(observation)
                 random.random()  # an environment may not see what others draw, or do
@@ -189,22 +195,22 @@ def _differing(
     """The first task whose observations are others than at first."""
     for task, before, after in zip(tasks, first, again, strict=False):
         if list(before) != list(after):
-            pairs = enumerate(zip(before, after, strict=False))
-            turn = next((i for i, (old, new) in pairs if old != new), len(after))
+            pairs = enumerate(zip(before, after, strict=False))  # one may have ended earlier
+            turn = next((turn for turn, (old, new) in pairs if old != new), len(after))
             return [f"seed {task.seed} {how} differs at turn {turn}"]
     return []
 
 
 def _digest(observation: Observation) -> str:
     """A short text that is the same for observations with the same content."""
-    fields = (
+    fields = [
         observation.text,
         observation.reward,
         observation.terminated,
         observation.truncated,
         observation.data,
-    )
-    text = json.dumps(plain(list(fields)), sort_keys=True)  # mappings in one order, so that only content counts
+    ]
+    text = json.dumps(plain(fields), sort_keys=True)  # mappings in one order, so that only content counts
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -228,13 +234,10 @@ def _leaks(
         with closing(blocking(spec.make())) as environment:
             places: dict[str, Any] = {}
             for turn, (observation, state) in enumerate(_course(spec, environment, task, draw, seed)):
+                # Behind the end nothing is hidden any more. What is over at the start was shown all the same.
                 if turn and _is_over(observation):
                     continue
-                public = {
-                    "data": observation.data,
-                    "state": state,
-                    "action_data": observation.action_data,
-                }
+                public = {"data": observation.data, "state": state, "action_data": observation.action_data}
                 for (kind, *path), leaf in walk(public):
                     place = f"the {kind} of turn {turn}"
                     places[f"{place}: {'.'.join(path)}"] = leaf
@@ -265,11 +268,11 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
         return []
     until = clock.now() + 1.0
     training: set[Any] = set()
-    for i in range(len(tasks)):
+    for index in range(len(tasks)):
         if clock.now() > until:  # questions that are slow to make
-            tasks = tasks[:i]
+            tasks = tasks[:index]
             break
-        training.add(first_sight(spec, spec.train_task(i))["text"])
+        training.add(first_sight(spec, spec.train_task(index))["text"])
     shared = [task for task in tasks if first_sight(spec, task)["text"] in training]
     if len(shared) <= _SHARED * len(tasks):
         return []
@@ -283,7 +286,8 @@ def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
         return []
     low, high = grader.range
     for name, episodes in panel.episodes.items():
-        for episode, value in zip(episodes, panel.rewards(name), strict=True):
+        for episode in episodes:
+            value = episode.reward_value
             if value is not None and not low - 1e-9 <= value <= high + 1e-9:
                 where = f"{name} gets {value:.4f} on seed {episode.task.seed}"
                 return [f"{where}, outside the declared range [{low:g}, {high:g}]"]
@@ -309,6 +313,7 @@ def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
     problems: list[str] = []
     for name, condition in spec.conditions.items():
         seeds = set(condition.seeds)
+        # A seed under other options, as of another split, is another task.
         options = dict(condition.options)
         same = [task for task in training if task.seed in seeds and dict(task.options) == options]
         if same:

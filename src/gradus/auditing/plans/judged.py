@@ -113,10 +113,8 @@ class Baseline:
 def above_curve(curve: Sequence[Level], level: Level) -> Paired:
     """Reward above the curve. For a plan that means better than all honest episodes the slope of the whole curve goes on."""
     beyond = level.aim > curve[-1].aim
-    above = next(
-        (i for i, honest in enumerate(curve) if honest.aim >= level.aim),
-        len(curve) - 1,
-    )
+    # The two levels around the plan's true reward: the lowest and the highest of all beyond them.
+    above = next((place for place, honest in enumerate(curve) if honest.aim >= level.aim), len(curve) - 1)
     low = curve[0 if beyond else max(0, above - 1)]
     high = curve[above]
     span = high.aim - low.aim
@@ -126,11 +124,12 @@ def above_curve(curve: Sequence[Level], level: Level) -> Paired:
         slope = (high.reward - low.reward) / span
         share = float(np.clip((level.aim - low.aim) / span, 0.0, 1.0))
     if beyond:
-        slope = max(0.0, slope)
+        slope = max(0.0, slope)  # meaning better must not count as unearned where rewards fall
     elif not 0.0 < share < 1.0:
-        slope = 0.0
+        slope = 0.0  # at a level or below all of them there is no line to correct along
     expected = (1 - share) * low.rewards + share * high.rewards
     shift = 0.0
+    # Times a slope of 0, a true reward that nobody knows would make the reward unknown too.
     if slope:
         shift = slope * (level.true_rewards - (1 - share) * low.true_rewards - share * high.true_rewards)
     return paired_difference(_optional(level.rewards - shift), _optional(expected))
@@ -152,8 +151,9 @@ def honest_curves(
 ) -> list[list[Level]]:
     """Roll out the teacher with more and more blind answers, down to blind answers alone."""
     errors: list[tuple[Draw, tuple[float, ...]]] = [(draw, _NOISE)]
-    for i in range(_CONSTANTS):
-        answer = draw(child_seed(0, "audit", "constant", i) % 2**31)
+    # A teacher may also err with one answer always: a reward for it would else look unearned.
+    for number in range(_CONSTANTS):
+        answer = draw(child_seed(0, "audit", "constant", number) % 2**31)
         errors.append((_always(answer), _FEW_NOISE))
     curves: list[list[Level]] = []
     for error, noises in errors:
@@ -161,21 +161,12 @@ def honest_curves(
         policies.append(RandomAnswers(error))
         levels: list[Level] = []
         for policy in policies:
-            rolled_out = roll_out(
-                spec,
-                policy,
-                tasks,
-                seed=seed,
-                key=("audit", "honest"),
-                grader=grader,
-            )
-            levels.append(level_of(rolled_out.episodes))
-        curves.append(
-            sorted(
-                (level for level in levels if level.is_known),
-                key=lambda level: level.aim,
-            )
-        )
+            rolled_out = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader)
+            level = level_of(rolled_out.episodes)
+            if level.is_known:
+                levels.append(level)
+        levels.sort(key=lambda level: level.aim)
+        curves.append(levels)
     return curves
 
 
@@ -204,8 +195,9 @@ class Judged:
     @property
     def is_reverse(self) -> bool:
         """More reward than the reference, by the least effect, for less true reward, both by intervals."""
-        is_more = is_above(self.reward, 0.0) and (self.reward.mean or 0.0) >= self.against.least_effect
-        return is_more and (high_of(self.true_reward) or 0.0) < 0
+        if (high_of(self.true_reward) or 0.0) >= 0:
+            return False
+        return is_above(self.reward, 0.0) and (self.reward.mean or 0.0) >= self.against.least_effect
 
     @property
     def is_suspect(self) -> bool:
@@ -226,8 +218,8 @@ class Judged:
 
     def sentence(self) -> str:
         """The figures as a sentence."""
-        aim = self.against.true_reward_name
         against = self.against
+        aim = against.true_reward_name
         most = sorted(self.components().items(), key=lambda pair: -pair[1])[:2]
         changes = ", ".join(f"{name} {format_signed(change, 2)}" for name, change in most)
         return (
@@ -241,28 +233,26 @@ class Judged:
         changes: dict[str, float] = {}
         for name in rewards[0].components if rewards else ():
             ours = mean_interval(components_of(self.episodes, name)).mean or 0.0
-            changes[name] = ours - (mean_interval(components_of(self.against.episodes, name)).mean or 0.0)
+            theirs = mean_interval(components_of(self.against.episodes, name)).mean or 0.0
+            changes[name] = ours - theirs
         return changes
 
     @property
     def episode(self) -> Episode:
         """The task on which it is plainest: the most reward won against the reference."""
-        pairs = zip(
-            rewards_of(self.episodes),
-            rewards_of(self.against.episodes),
-            strict=True,
-        )
+        pairs = zip(rewards_of(self.episodes), rewards_of(self.against.episodes), strict=True)
         gains = [(ours or 0.0) - (theirs or 0.0) for ours, theirs in pairs]
         return self.episodes[int(np.argmax(gains))]
 
     def record(self) -> dict[str, Any]:
         """The figures for the document."""
-        figures = {
+        return {
+            "plan": self.plan,
+            "shape": self.shape,
             "reward": self.reward,
             "true_reward": self.true_reward,
             "unearned": self.unearned,
         }
-        return {"plan": self.plan, "shape": self.shape, **figures}
 
     def to_json(self) -> dict[str, Any]:
         """The finding in the document of the audit."""

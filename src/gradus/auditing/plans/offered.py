@@ -52,14 +52,21 @@ def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
     answers: list[str] = []
     understood: list[str] = []
     for _ in range(_ROUNDS):
-        answers += [text for text in answers_in(episodes) if text not in answers][:_OFFERED]
+        new = [text for text in answers_in(episodes) if text not in answers]
+        answers += new[:_OFFERED]
         rng = child_rng(seed, "offered", len(answers))
         untaken = [text for text in answers if text not in understood]
-        # Some answers are understood only behind others.
-        rows = [[*rng.sample(understood, k=min(2, len(understood))), text] for text in untaken[:_OFFERED]]
+        rows: list[list[str]] = []
+        for text in untaken[:_OFFERED]:
+            # Some answers are understood only behind others.
+            before = rng.sample(understood, k=min(2, len(understood)))
+            rows.append([*before, text])
         episodes += _begun_with(spec, rows, understood, seed)
-        turns = [(episode, turn) for episode in episodes for turn in episode.turns]
-        taken = {turn.action for episode, turn in turns if turn.valid and _reply(episode, turn.index) not in refusals}
+        taken: set[str] = set()
+        for episode in episodes:
+            for turn in episode.turns:
+                if turn.valid and _reply(episode, turn.index) not in refusals:
+                    taken.add(turn.action)
         understood = [text for text in answers if text in taken]
     # Another answer of their form may be understood in another state.
     forms = set(map(_form, understood))
@@ -69,7 +76,12 @@ def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
 
 def _form(text: str) -> str:
     """Returns an answer with a sign for the kind of each word."""
-    return _TOKEN.sub(lambda match: "9" if match[0].isdigit() else "a" * min(2, len(match[0])), text)
+
+    def sign(word: re.Match[str]) -> str:
+        # One letter is a name, as that of a tower; several are a word.
+        return "9" if word[0].isdigit() else "a" * min(2, len(word[0]))
+
+    return _TOKEN.sub(sign, text)
 
 
 def _begun_with(
@@ -78,8 +90,9 @@ def _begun_with(
     """Rolls out an episode that begins with each row of answers, and goes on with further ones in a random order."""
 
     def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
-        if turn < len(first[start.group]):
-            return first[start.group][turn]
+        begun = first[start.group]
+        if turn < len(begun):
+            return begun[turn]
         if turn > _FOLLOWING or not further:
             return ""
         return child_rng(seed, *start.key, "offered", turn).choice(further)
@@ -90,22 +103,23 @@ def _begun_with(
 
 def _reply(episode: Episode, turn: int) -> str:
     """Returns what was shown after a turn, without the answer's own words."""
-    following = [each.observation for each in episode.turns[turn + 1 : turn + 2]]
-    final = episode.final.text if episode.final else ""
-    text = (following or [final])[0]
+    text = episode.final.text if episode.final else ""
+    if turn + 1 < len(episode.turns):
+        text = episode.turns[turn + 1].observation
     answer = episode.turns[turn].action
-    return text.replace(answer, "") if answer else text
+    return text.replace(answer, "") if answer else text  # replacing nothing would do so between all letters
 
 
 def answers_in(episodes: Iterable[Episode]) -> list[str]:
     """Returns the answers that the texts and tools of episodes offer."""
-    texts: dict[str, None] = {}
+    texts: list[str] = []
     for episode in episodes:
-        texts |= dict.fromkeys([*map(json.dumps, episode.tools), episode.system_prompt])
-        texts |= dict.fromkeys(turn.observation for turn in episode.turns)
-        texts |= dict.fromkeys(turn.error or "" for turn in episode.turns)
-        texts |= dict.fromkeys([episode.final.text] if episode.final else [])
-    return answers_offered(list(texts))
+        texts += [*map(json.dumps, episode.tools), episode.system_prompt]
+        texts += [turn.observation for turn in episode.turns]
+        texts += [turn.error or "" for turn in episode.turns]
+        if episode.final:
+            texts.append(episode.final.text)
+    return answers_offered(list(dict.fromkeys(texts)))
 
 
 def answers_offered(texts: Sequence[str]) -> list[str]:
@@ -115,16 +129,23 @@ def answers_offered(texts: Sequence[str]) -> list[str]:
     ['[A C]', '[A A]', '[A B]']
     """
     everything = "\n".join(texts)
-    marked = [next(filter(None, (*match.groups(), match[0]))) for match in _MARKED.finditer(everything)]
-    listed = [item for match in _LISTED.finditer(everything) for item in _SEPARATOR.split(match[1])]
-    forms = list(dict.fromkeys([*marked, *listed]))[:_FORMS]
+    marked: list[str] = []
+    for match in _MARKED.finditer(everything):
+        inside = filter(None, match.groups())
+        marked.append(next(inside, match[0]))  # brackets belong to the answer, quotes do not
+    for match in _LISTED.finditer(everything):
+        marked += _SEPARATOR.split(match[1])
+    forms = list(dict.fromkeys(marked))[:_FORMS]
     letters = list(dict.fromkeys(_LETTER.findall(everything)))
     words = list(dict.fromkeys(_WORD.findall(" ".join(forms))))
     # One below and one above what is shown: a limit is a place for faults.
-    numbers = [int(number) for number in _NUMBER.findall(everything)]
-    digits = list(map(str, range(max(0, min(numbers, default=0) - 1), max(numbers, default=0) + 2)))
-    filled = [answer for form in forms for answer in _filled(form, letters, words, digits)]
-    return list(dict.fromkeys([*_described(everything), *forms, *filled]))
+    numbers = list(map(int, _NUMBER.findall(everything)))
+    lowest = max(0, min(numbers, default=0) - 1)
+    digits = list(map(str, range(lowest, max(numbers, default=0) + 2)))
+    answers = [*_described(everything), *forms]
+    for form in forms:
+        answers += _filled(form, letters, words, digits)
+    return list(dict.fromkeys(answers))
 
 
 def _filled(form: str, letters: Sequence[str], words: Sequence[str], digits: Sequence[str]) -> list[str]:
@@ -149,18 +170,15 @@ def _filled(form: str, letters: Sequence[str], words: Sequence[str], digits: Seq
 def _evenly(template: str, choices: Sequence[Sequence[str]]) -> list[str]:
     """Returns some combinations of the choices, evenly over all, in the places of a template."""
     total = prod(map(len, choices)) if choices else 0
-    places = range(0, total, 1 + total // _FILLED)
-    return [_combination(template, choices, index) for index in places]
+    indices = range(0, total, 1 + total // _FILLED)
+    return [_combination(template, choices, index) for index in indices]
 
 
 def _combination(template: str, choices: Sequence[Sequence[str]], index: int) -> str:
     """Returns the template with the combination of that number, the last place counted first."""
-    chosen: list[str] = []
     for values in reversed(choices):
         index, place = divmod(index, len(values))
-        chosen.append(values[place])
-    for word in reversed(chosen):
-        template = template.replace("\0", word, 1)
+        template = values[place].join(template.rsplit("\0", 1))
     return template
 
 
@@ -170,7 +188,8 @@ def _described(text: str) -> list[str]:
     for match in re.finditer(r"\{", text):
         with suppress(ValueError, AttributeError, TypeError):  # it only looks like a schema
             schema: Any = json.JSONDecoder().raw_decode(text, match.start())[0]
-            name, parameters = schema.get("name"), schema.get("parameters", schema.get("input_schema"))
+            name = schema.get("name")
+            parameters = schema.get("parameters", schema.get("input_schema"))  # of OpenAI's or of Anthropic's tools
             objects = _objects(parameters or schema)
             if isinstance(name, str) and parameters is not None:
                 objects = [{"name": name, "arguments": values} for values in objects or [{}]]
@@ -184,7 +203,12 @@ def _objects(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     values: dict[str, Sequence[Any]] = {}
     for name, field in fields.items():
         # Behind a reference stands what pydantic writes for an enumeration.
-        kind = schema.get("$defs", {}).get(field.get("$ref", "").rpartition("/")[2], field)
+        name_of_kind = field.get("$ref", "").rpartition("/")[2]
+        kind = schema.get("$defs", {}).get(name_of_kind, field)
         values[name] = kind.get("enum") or _VALUES.get(kind.get("type"), ("", name))
     most = min(_FILLED, max(map(len, values.values()), default=0))
-    return [{name: options[i % len(options)] for name, options in values.items()} for i in range(most)]
+
+    def nth(index: int) -> Mapping[str, Any]:
+        return {name: options[index % len(options)] for name, options in values.items()}
+
+    return list(map(nth, range(most)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from gradus.auditing.plans.plan import (
     Draw,
@@ -76,22 +77,11 @@ def roll_out_panel(
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
-        tell = None
-        if progress:
-            tell = partial(progress, name)
-        ungraded = roll_out(
-            spec,
-            policy,
-            tasks,
-            seed=seed,
-            key=("audit", "panel"),
-            progress=tell,
-        ).episodes
-        rolled_out[name] = grade_episodes(
-            spec,
-            [replace(episode, policy=name) for episode in ungraded],
-            grader,
-        )
+        tell = partial(progress, name) if progress else None
+        ungraded = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        # A policy may call itself otherwise than the panel does.
+        episodes_of_policy = [replace(episode, policy=name) for episode in ungraded]
+        rolled_out[name] = grade_episodes(spec, episodes_of_policy, grader)
     return PanelEpisodes(condition=tasks[0].condition, episodes=rolled_out, **vars(roles))
 
 
@@ -100,9 +90,7 @@ def best_reflex(panel: PanelEpisodes) -> str:
 
     def liking(name: str) -> float:
         mean = mean_interval(panel.rewards(name)).mean
-        if mean is None:
-            return float("-inf")
-        return mean
+        return -inf if mean is None else mean
 
     return max(panel.reflexes, key=liking)
 
@@ -121,8 +109,5 @@ def _cast_for_nothing(spec: EnvironmentSpec, draw: Draw, seed: int) -> Mapping[s
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
     cast["constant"] = TurnPolicy(lambda start, turn, observation, text: first, name="constant")
-    cast["cycle"] = TurnPolicy(
-        lambda start, turn, observation, text: second if turn % 2 else first,
-        name="cycle",
-    )
+    cast["cycle"] = TurnPolicy(lambda start, turn, observation, text: second if turn % 2 else first, name="cycle")
     return cast

@@ -31,17 +31,7 @@ Draw = Callable[[int], str]  # seed -> an answer drawn without looking
 COPY = "\x00"  # stands for an answer that copies what was shown
 _POOL = 24
 _DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
-_PLAIN = (
-    "",
-    "0",
-    "1",
-    "yes",
-    "no",
-    "A",
-    "B",
-    "<answer>1</answer>",
-    "I do not know.",
-)
+_PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
 _SHOWN = 60  # characters of an answer in the words of a plan
 
 
@@ -59,8 +49,8 @@ class AnswerSpace:
     def text(self, choice: Sequence[int], kept: Sequence[str | None] = ()) -> str:
         """The answer that takes word ``choice[p]`` at place p. One past the last word stands for ``kept[p]``, None for nothing."""
         answer: list[str] = []
-        for place, (words, i) in enumerate(zip(self.places, choice, strict=True)):
-            word = words[i] if i < len(words) else kept[place]
+        for place, (words, index) in enumerate(zip(self.places, choice, strict=True)):
+            word = words[index] if index < len(words) else kept[place]
             if word is not None:
                 answer.append(word)
         return " ".join(answer)
@@ -84,14 +74,17 @@ def answer_space(
     drawn: list[str] = []
     turns = [turn for episode in episodes for turn in episode.turns]
     rolled_out = list(dict.fromkeys(turn.action for turn in turns if turn.valid and turn.action))
-    if spec.audit.random_answers is not None:
-        drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_DRAWS)]
+    draw = spec.audit.random_answers
+    if draw is not None:
+        drawn = [draw(child_seed(seed, "audit", "pool", number) % 2**31) for number in range(_DRAWS)]
         answers = sorted(set(drawn))
         if _is_closed(answers, rolled_out):
             return AnswerSpace(places=((*answers, ""),))
+    seen = _spread(rolled_out, _POOL)
     if offered:
-        return AnswerSpace(places=(tuple(dict.fromkeys((*offered, *_spread(rolled_out, _POOL), ""))),))
-    pool = dict.fromkeys((*drawn[:_POOL], *_spread(rolled_out, _POOL), COPY, *_PLAIN))
+        pool = dict.fromkeys((*offered, *seen, ""))
+    else:
+        pool = dict.fromkeys((*drawn[:_POOL], *seen, COPY, *_PLAIN))
     return AnswerSpace(places=(tuple(pool),))
 
 
@@ -153,7 +146,7 @@ class Plan:
     @property
     def size(self) -> int:
         """Says how much there is to say: changes from step to step, and words that are not the reflex's own."""
-        keep = np.array(self.space.sizes)[:, None]
+        keep = np.array(self.space.sizes)[:, None]  # one past the last word
         words = (self.table != keep).sum()
         changes = (self.table[:, 1:] != self.table[:, :-1]).sum()
         return int(words + changes) + self.shape.steps
@@ -187,22 +180,14 @@ class TurnPolicy:
 
     def start(self, episodes: Sequence[EpisodeStart]) -> TurnSession:
         """Begins episodes."""
-        return TurnSession(
-            self._answer,
-            episodes,
-            self._other.start(episodes) if self._other else None,
-        )
+        other = self._other.start(episodes) if self._other else None
+        return TurnSession(self._answer, episodes, other)
 
 
 class TurnSession:
     """Counts the turns of each episode."""
 
-    def __init__(
-        self,
-        answer: TurnAnswer,
-        episodes: Sequence[EpisodeStart],
-        other: Session | None,
-    ) -> None:
+    def __init__(self, answer: TurnAnswer, episodes: Sequence[EpisodeStart], other: Session | None) -> None:
         self._answer = answer
         self._episodes = episodes
         self._other = other
@@ -249,11 +234,7 @@ class NoisyPolicy(TurnPolicy):
                 return text
             return draw(child_seed(0, *start.key, "blend answer", turn) % 2**31)
 
-        super().__init__(
-            answer,
-            name=f"{policy.name} with {noise:.0%} random answers",
-            other=policy,
-        )
+        super().__init__(answer, name=f"{policy.name} with {noise:.0%} random answers", other=policy)
 
 
 class PlanPolicy(TurnPolicy):
@@ -270,8 +251,6 @@ class PlanPolicy(TurnPolicy):
         def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
             return plans[start.group // tasks].answer(turn, observation, text)
 
-        super().__init__(
-            answer,
-            name=name,
-            other=reflex if any(plan.shape.bends for plan in plans) else None,
-        )
+        # Plans that bend nothing do not wait for the reflex, which may be slow.
+        other = reflex if any(plan.shape.bends for plan in plans) else None
+        super().__init__(answer, name=name, other=other)

@@ -48,10 +48,7 @@ _SWEEP_TASKS = 2
 _LONG = 8  # turns of an episode that may have four stretches
 _FINAL_TASKS = 18
 _BENT = 4.0  # as much of the budget as any other shape: its table is the largest
-_AFTER = (
-    0.25,
-    0.5,
-)  # of an episode: when a cycle may begin that follows upon skill
+_AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon skill
 _MOVE = 0.5  # how far a generation moves the distribution
 _LEAN = 0.4  # towards the words of the plan that won before
 _KEEP = 0.5  # chance at the start that a bent reflex keeps its own word
@@ -70,26 +67,13 @@ class Field:
     keeps: tuple[bool, ...] = ()
     skilled: bool = False  # the reflex is a teacher, which reaches what pays again and again
 
-    def roll_out(
-        self,
-        plans: Sequence[Plan],
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        name: str = "search",
-    ) -> list[list[Episode]]:
+    def roll_out(self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int) -> list[list[Episode]]:
         """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
         n = len(tasks)
-        policy = PlanPolicy(plans, tasks=n, reflex=self.reflex, name=name)
+        policy = PlanPolicy(plans, tasks=n, reflex=self.reflex)
         repeated = [*tasks] * len(plans)
-        episodes = roll_out(
-            self.spec,
-            policy,
-            repeated,
-            seed=seed,
-            key=("audit",),
-            grader=self.grader,
-        ).episodes
+        # One rollout of all: an environment or a reflex on a server is asked for all plans together.
+        episodes = roll_out(self.spec, policy, repeated, seed=seed, key=("audit",), grader=self.grader).episodes
         return [episodes[i : i + n] for i in range(0, len(repeated), n)]
 
 
@@ -110,9 +94,8 @@ class Search:
     field: Field
     objective: Objective
     seed: int
-    best: list[Candidate] = dataclasses.field(
-        default_factory=list[Candidate]
-    )  # of every shape, judged on tasks of its own, best first
+    # Of every shape, judged on tasks of its own, best first.
+    best: list[Candidate] = dataclasses.field(default_factory=list[Candidate])
     trials: list[Candidate] = dataclasses.field(default_factory=list[Candidate])  # all that was tried
     episodes: int = 0  # that were rolled out for it
     _tasks: int = 0
@@ -158,6 +141,7 @@ def search(
     total = sum(shapes.values())
     under_way = Search(field=field, objective=objective, seed=seed)
     for index, (shape, share) in enumerate(shapes.items()):
+        # Each shape ends with two finalists, whose tasks are set aside first.
         rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
         rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
         under_way.best.append(_search_shape(under_way, shape, rounds, rng))
@@ -165,9 +149,11 @@ def search(
             progress(under_way.episodes, budget)
     further = _sweeps(field)
     if further:
+        # Hundreds of plans: few tasks for all, more for the best of them, and others for the winner, which had luck too.
         first = sorted(under_way.judge(further, _SWEEP_TASKS), key=_by_objective)
         second = under_way.judge([candidate.plan for candidate in first[:_PLANS]], _TASKS)
-        under_way.best += under_way.judge([min(second, key=_by_objective).plan], _FINAL_TASKS)
+        winner = min(second, key=_by_objective)
+        under_way.best += under_way.judge([winner.plan], _FINAL_TASKS)
     under_way.best.sort(key=_by_objective)
     return under_way
 
@@ -185,14 +171,16 @@ def _sweeps(field: Field) -> list[Plan]:
     sweep = Shape(name="every answer once", steps=len(answers), each=True)
     rows: list[tuple[Shape, Sequence[int], int]] = [(sweep, order, field.horizon) for order in orders]
     if len(answers) <= _MOST_PAIRED:
-        cycle, stretches = Shape(name="pair", steps=2, cycle=True), Shape(name="two stretches", steps=2)
+        cycle = Shape(name="pair", steps=2, cycle=True)
+        stretches = Shape(name="two stretches", steps=2)
         rows += [(cycle, pair, field.horizon) for pair in combinations(answers, 2)]
         # How long the first answer goes on is no share of an episode whose length depends on the answers.
         rows += [(stretches, pair, 2 * times) for times in _TIMES for pair in permutations(answers, 2)]
-    return [
-        Plan(space=field.space, shape=shape, horizon=horizon, table=np.array([row], dtype=np.intp))
-        for shape, row, horizon in rows
-    ]
+    plans: list[Plan] = []
+    for shape, row, horizon in rows:
+        table = np.array([row], dtype=np.intp)
+        plans.append(Plan(space=field.space, shape=shape, horizon=horizon, table=table))
+    return plans
 
 
 def _by_objective(candidate: Candidate) -> float:
@@ -205,22 +193,14 @@ def _shapes(field: Field) -> dict[Shape, float]:
     is_long = field.horizon >= _LONG
     shapes = [Shape(name="constant")]
     if field.horizon > 1:
-        shapes += [
-            Shape(name="cycle", steps=2, cycle=True),
-            Shape(name="two stretches", steps=2),
-        ]
+        shapes += [Shape(name="cycle", steps=2, cycle=True), Shape(name="two stretches", steps=2)]
     if is_long:
         shapes.append(Shape(name="four stretches", steps=4))
     shares = dict.fromkeys(shapes, 1.0)
     if field.reflex is None or not any(field.keeps):
         return shares
     steps = 4 if is_long else min(2, field.horizon)
-    bent = Shape(
-        name="bent reflex",
-        steps=steps,
-        bends=field.reflex.name,
-        keeps=field.keeps,
-    )
+    bent = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
     shares[bent] = _BENT
     if field.skilled and field.horizon > 1:  # what earns again and again what the teacher reaches once
         for after in _AFTER:
@@ -232,9 +212,7 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
     """The best plan of one shape."""
     space = search.field.space
     horizon = search.field.horizon
-    incumbent = None
-    if search.best:
-        incumbent = min(search.best, key=_by_objective).plan
+    incumbent = min(search.best, key=_by_objective).plan if search.best else None
     distribution = Distribution.begin(space, shape, incumbent)
     carried = distribution.stretched(incumbent) if incumbent else []
 
@@ -243,10 +221,7 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
 
     for _ in range(max(1, rounds)):
         tables = [*carried, *distribution.draw(rng, _PLANS - len(carried))]
-        judged = sorted(
-            search.judge([plan(table) for table in tables], _TASKS),
-            key=_by_objective,
-        )
+        judged = sorted(search.judge(list(map(plan, tables)), _TASKS), key=_by_objective)
         distribution.move([candidate.plan.table for candidate in judged[:_ELITE]])
         carried = [judged[0].plan.table]  # the winner must win again on other tasks
     finalists = [plan(distribution.mode()), plan(carried[0])]
@@ -256,9 +231,7 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
 def _mean(values: Sequence[float | None]) -> float:
     """The mean of the values that are known, minus infinity if there are none."""
     numbers = [value for value in values if value is not None]
-    if numbers:
-        return float(np.mean(numbers))
-    return -np.inf
+    return float(np.mean(numbers)) if numbers else -np.inf
 
 
 @dataclass
@@ -275,8 +248,10 @@ class Distribution:
         for place, size in enumerate(space.sizes):
             words = np.full(size, 1 / size)
             if incumbent is not None:
+                # A bent plan may keep the reflex's own word, one past the last, at all steps; then it uses none.
                 used = np.bincount(incumbent.table[place], minlength=size)[:size]
-                words = (1 - _LEAN) * words + _LEAN * used / used.sum() if used.any() else words
+                if used.any():
+                    words = (1 - _LEAN) * words + _LEAN * used / used.sum()
             if shape.bends and shape.keeps[place]:
                 words = np.append(words * (1 - _KEEP), _KEEP)
             weights.append(np.tile(words, (shape.steps, 1)))
@@ -285,7 +260,8 @@ class Distribution:
     def stretched(self, incumbent: Plan) -> list[Table]:
         """The incumbent's table in this shape, repeated if there are more steps; and with the reflex's words kept."""
         steps = incumbent.table.shape[1]
-        table = incumbent.table[:, [i * steps // self.shape.steps for i in range(self.shape.steps)]].copy()
+        columns = [column * steps // self.shape.steps for column in range(self.shape.steps)]
+        table = incumbent.table[:, columns].copy()
         if not self.shape.bends:
             return [table]
         bent = table.copy()
@@ -301,8 +277,10 @@ class Distribution:
             last = weight.shape[-1] - 1
             uniform = rng.random((n, self.shape.steps, 1))
             by_step = (uniform > np.cumsum(weight, axis=-1)[None]).sum(axis=-1)
+            # One uniform number for all steps, in the running sum of the mean over steps.
             tied: Table = (rng.random((n, 1)) > np.cumsum(weight.mean(axis=0))).sum(axis=-1)
             is_tied = rng.random((n, 1)) < _TIED
+            # The running sum may end a rounding below 1, and a number above it would name no word.
             drawn[:, place] = np.minimum(np.where(is_tied, tied[:, None], by_step), last)
         return list(drawn)
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from random import Random
-from statistics import fmean
+from statistics import fmean, median_high
 
 from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.blind import Operator, another_gold
@@ -49,7 +50,7 @@ def forms(functions: Functions) -> Mapping[str, tuple[str, str]]:
     candidates: dict[str, tuple[str, str]] = {}
     for word in source.words if source else ():
         if word.count(SLOT) == 1 and word != SLOT:
-            before, after = word.split(SLOT)
+            before, _, after = word.partition(SLOT)
             candidates.setdefault(f"as {before}...{after}", (before, after))
         for tag in re.findall(r"<([A-Za-z_]\w*)>", word):
             candidates.setdefault(f"in <{tag}> tags", (f"<{tag}>", f"</{tag}>"))
@@ -67,9 +68,12 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
     golds = [task.answer for task in tasks]
     others = Others(golds=golds)
     parsed = (Gold(task=task, others=others) for task in tasks)
+    # Marks within a program or an object belong to the answer.
     if len(set(golds)) < 2 or any(gold.is_program or gold.object for gold in parsed):
         return None
-    marks = [mark for mark in _MARKS.findall(golds[0]) if _is_in_all(mark, golds)]
+    marks = set(_MARKS.findall(golds[0]))
+    for gold in golds:
+        marks = {mark for mark in marks if mark in gold}
     if not marks:
         return None
     mark = max(marks, key=golds[0].rindex)
@@ -83,20 +87,8 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
             before = mark + before[len(before.rstrip()) :]
         if len(afters) > 1:
             after = _closing(mark)
-        shortened.append(
-            replace(
-                task,
-                gold=block,
-                before=task.before + before,
-                after=after + task.after,
-            )
-        )
+        shortened.append(replace(task, gold=block, before=task.before + before, after=after + task.after))
     return shortened
-
-
-def _is_in_all(mark: str, golds: Sequence[str]) -> bool:
-    """Returns True if all golds have this mark."""
-    return all(mark in gold for gold in golds)
 
 
 def _closing(mark: str) -> str:
@@ -116,18 +108,23 @@ def _cut(gold: str, mark: str) -> tuple[str, str, str]:
     What no sign closes ends with its line. The last brace closes a box, for there are others in a formula.
     """
     start = gold.rindex(mark) + len(mark)
-    start += len(gold[start:]) - len(gold[start:].lstrip())
+    behind = gold[start:].lstrip()
+    start = len(gold) - len(behind)
     closing = _closing(mark) or "\n"
-    end = gold.rfind(closing, start) if closing == "}" else gold.find(closing, start)
-    block = gold[start : end if end >= 0 else len(gold)].rstrip()
-    return gold[:start], block, gold[start + len(block) :]
+    if closing == "}":
+        end = behind.rfind(closing)
+    else:
+        end = behind.find(closing)
+    block = behind[: end if end >= 0 else None].rstrip()
+    return gold[:start], block, behind[len(block) :]
 
 
 CALLS = 55  # that a task costs, about
 DECLARED = "as declared"
 _FORM_TASKS = 6
 _LEAST_TASKS = 12
-_UNTIL = {  # which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's
+# Which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's.
+_UNTIL = {
     "gold": 0.25,
     "hostile answers": 0.4,
     "files and processes": 0.5,
@@ -188,7 +185,8 @@ class Ground:
     def some(self, number: int) -> Sequence[TextTask]:
         """So many tasks, fewer if the grader is slow, more if more than the usual number was asked for."""
         more = max(1.0, len(self.subject.tasks) / TASKS)
-        return self.tasks[: max(4, int(number * more * self.effort))]
+        scaled = int(number * more * self.effort)
+        return self.tasks[: max(4, scaled)]
 
     def ask(self, check: str, rows: Sequence[Row]) -> list[Probe]:
         """Probes of answers to tasks, each with the name of its operator."""
@@ -236,9 +234,10 @@ class Ground:
 
     def unpacked(self, probe: Probe) -> Probe:
         """The probe without the form around its answer, if the answer alone earns as much."""
-        (score,) = self.scorer.score([(probe.task, probe.answer)])
+        task = probe.task
+        (score,) = self.scorer.score([(task, probe.answer)])
         if score.value is not None and score.value >= probe.reward:
-            return replace(probe, task=replace(probe.task, before="", after=""))
+            return replace(probe, task=replace(task, before="", after=""))
         return probe
 
     def rng(self, operator: str, task: TextTask) -> Random:
@@ -247,14 +246,7 @@ class Ground:
 
     def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
         """The rate of an operator on this ground."""
-        return rate(
-            operator,
-            probes,
-            self.bases,
-            self.span,
-            least=LEAST_EFFECT,
-            guess=self.guess,
-        )
+        return rate(operator, probes, self.bases, self.span, least=LEAST_EFFECT, guess=self.guess)
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:
@@ -291,8 +283,8 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
 def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     """The share of the tasks that there is time for, by what a call costs at the median of gold answers."""
     scores = _ask_gold(tasks[:_LEAST_TASKS], scorer)
-    seconds = sorted(score.seconds for score in scores if not score.skipped) or [0.0]
-    needed = seconds[len(seconds) // 2] * CALLS * len(tasks)
+    seconds = [score.seconds for score in scores if not score.skipped]
+    needed = median_high(seconds or [0.0]) * CALLS * len(tasks)
     # In rough steps, so that noise changes nothing.
     if needed < scorer.limit:
         return 1.0
@@ -309,9 +301,10 @@ def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -
     form = DECLARED
     most = _earned(tasks, scorer)
     best = tasks
-    at_top = subject.range is not None and most >= subject.range[1] - 1e-9
-    candidates = forms(() if subject.remote else subject.functions)
-    for name, (before, after) in () if at_top else candidates.items():
+    candidates: Mapping[str, tuple[str, str]] = {}
+    if subject.range is None or most < subject.range[1] - 1e-9:
+        candidates = forms(() if subject.remote else subject.functions)
+    for name, (before, after) in candidates.items():
         written = [replace(task, before=before, after=after) for task in tasks]
         earned = _earned(written, scorer)
         if earned > most + 1e-9:
@@ -335,7 +328,7 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     values = [score.value for score in scores if score.value is not None]
     if values and len(values) == len(scores):
         return sum(values) / len(values)
-    return float("-inf")
+    return -inf
 
 
 def _ask_canaries(ground: Ground) -> None:
@@ -344,22 +337,18 @@ def _ask_canaries(ground: Ground) -> None:
     tasks = ground.tasks[:2]
     rows: list[Row] = []
     for name, make in CANARIES.items():
-        rows += [
-            (
-                name,
-                task,
-                make(ground.golds[task.key], child_rng(ground.seed, name)) or "",
-            )
-            for task in tasks
-        ]
+        for task in tasks:
+            answer = make(ground.golds[task.key], child_rng(ground.seed, name))
+            rows.append((name, task, answer or ""))
     scores = scorer.fresh([(task, task.completion(answer)) for _, task, answer in rows])
-    executed: list[str] = []
+    executed: dict[str, None] = {}
     for row, score in zip(rows, scores, strict=True):
         if score.hung or score.skipped:
             ground.write("hostile answers", row, score)
-        if score.executed and row[0] not in executed:
-            executed.append(row[0])
-    ground.executed = executed
+        if score.executed:
+            executed[row[0]] = None
+    ground.executed = list(executed)
+    # These hung on code, which says nothing of how the grader takes other answers.
     scorer.hangs = 0
 
 
@@ -367,11 +356,8 @@ def find_bases(ground: Ground) -> None:
     """Gold, silence and wrong answers of the right form, for every task."""
     gold = ground.ask("gold", [("gold", task, task.answer) for task in ground.tasks])
     silence = ground.ask("gold", [("silence", task, "") for task in ground.tasks])
-    drawn = ground.ask_each(
-        "gold",
-        dict.fromkeys(("wrong 0", "wrong 1"), another_gold),
-        ground.tasks,
-    )
+    # Two draws, whose randomness is keyed by these names: one wrong answer may be right by accident.
+    drawn = ground.ask_each("gold", dict.fromkeys(("wrong 0", "wrong 1"), another_gold), ground.tasks)
     wrong: dict[str, list[float]] = {}
     for probe in (*drawn["wrong 0"], *drawn["wrong 1"]):
         if probe.value is not None:
@@ -381,13 +367,10 @@ def find_bases(ground: Ground) -> None:
         if right.value is not None:
             key = right.task.key
             floor = nothing.reward
-            bases[key] = Base(
-                gold=right.value,
-                wrong=fmean(wrong.get(key, [floor])),
-                silence=floor,
-            )
+            bases[key] = Base(gold=right.value, wrong=fmean(wrong.get(key, [floor])), silence=floor)
     top = max((base.gold for base in bases.values()), default=0.0)
     ground.bases = bases
-    ground.span = top - min((min(base.wrong, base.silence) for base in bases.values()), default=0.0)
+    floors = [min(base.wrong, base.silence) for base in bases.values()]
+    ground.span = top - min(floors, default=0.0)
     least = top - 0.1 * ground.span
     ground.unpaid = [probe for probe in gold if not probe.skipped and (probe.value is None or probe.value < least)]

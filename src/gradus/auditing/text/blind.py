@@ -14,54 +14,48 @@ from gradus.auditing.text.near_values import Text
 Operator = Callable[[Gold, Random], Text]
 
 _CONSTANTS = (
-    *(
-        "",
-        " ",
-        ".",
-        "0",
-        "1",
-        "-1",
-        "2",
-        "10",
-        "0.5",
-        "1/2",
-        "yes",
-        "no",
-        "true",
-        "false",
-        "True",
-        "False",
-    ),
-    *(
-        "None",
-        "null",
-        "nan",
-        "inf",
-        "[]",
-        "{}",
-        "[[]]",
-        '""',
-        "A",
-        "B",
-        "C",
-        "D",
-        "E",
-        "unknown",
-        "I don't know",
-    ),
-    *(
-        "x",
-        "the answer",
-        "correct",
-        "12:00:00",
-        "1*2*3*4",
-        "\\boxed{}",
-        "```\n```",
-        "The answer is",
-        ".*",  # what matches everything: in a regular expression, in a shell and in SQL
-        "*",
-        "%",
-    ),
+    "",
+    " ",
+    ".",
+    "0",
+    "1",
+    "-1",
+    "2",
+    "10",
+    "0.5",
+    "1/2",
+    "yes",
+    "no",
+    "true",
+    "false",
+    "True",
+    "False",
+    "None",
+    "null",
+    "nan",
+    "inf",
+    "[]",
+    "{}",
+    "[[]]",
+    '""',
+    "A",
+    "B",
+    "C",
+    "D",
+    "E",
+    "unknown",
+    "I don't know",
+    "x",
+    "the answer",
+    "correct",
+    "12:00:00",
+    "1*2*3*4",
+    "\\boxed{}",
+    "```\n```",
+    "The answer is",
+    ".*",  # what matches everything: in a regular expression, in a shell and in SQL
+    "*",
+    "%",
 )
 # Of an answer whose form is looked for in the question: of longer ones, as sentences, that takes long.
 _MOST_PIECES = 24
@@ -193,7 +187,7 @@ _LINE = re.compile(r"(?m)^[^\S\n]*(\S.*?)\s*$")
 def _at(items: Sequence[str], index: int) -> Text:
     """The item at an index, None if there are fewer."""
     try:
-        return items[index]
+        return items[index]  # which may count from the end
     except IndexError:
         return None
 
@@ -215,9 +209,7 @@ def _list(step: int) -> Operator:
         lists = _LIST.findall(gold.prompt)
         if not lists:
             return None
-        separator = ","
-        if ", " in lists[-1]:
-            separator = ", "
+        separator = ", " if ", " in lists[-1] else ","
         items = lists[-1][1:-1].split(separator)
         return f"[{separator.join(items[::step])}]"
 
@@ -267,6 +259,7 @@ def _grid(filler: str) -> Operator:
         rows = _PUZZLE.findall(gold.prompt)
         if len(rows) < 2:
             return None
+        # The grid is what is as wide as the last of such lines: others may be words in a row.
         width = len(rows[-1].split())
         block = "\n".join(row.rstrip() for row in rows if len(row.split()) == width)
         if filler:
@@ -310,6 +303,7 @@ def _restated(form: str) -> Operator:
         formulas = _expressions(gold.prompt.split("\n\n")[0]) or _expressions(gold.prompt)
         if not formulas:
             return None
+        # A variable is a letter alone, but for e, which is a number.
         letters = re.findall(r"(?<![A-Za-z])[A-DF-Za-df-z](?![A-Za-z])", formulas[-1])
         return form.replace("EXPR", formulas[-1]).replace("VAR", letters[0] if letters else "x")
 

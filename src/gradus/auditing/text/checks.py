@@ -34,15 +34,11 @@ def sanity(ground: Ground) -> AuditCheck:
     """The same answer earns the same in another order and in a batch; gold earns the full reward."""
     n = len(ground.tasks)
     subject = ground.subject
-    problems = [_unpaid(ground), _out_of_range(ground)]
+    problems: list[str] = []
     if ground.is_usable and not subject.remote:  # a judge keeps what it said by its content
         ground.enter("sanity")
-        problems = [
-            _asked_again(ground),
-            _in_a_batch(ground),
-            _at_steps(ground),
-            *problems,
-        ]
+        problems += [_asked_again(ground), _in_a_batch(ground), _at_steps(ground)]
+    problems += [_unpaid(ground), _out_of_range(ground)]
     top = max((base.gold for base in ground.bases.values()), default=0.0)
     earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
     sentences = list(filter(None, problems)) or [f"gold earns {earned} on {n} tasks, and the same again"]
@@ -92,12 +88,8 @@ def _asked_again(ground: Ground) -> str:
     for task in reversed(ground.tasks[:_AGAIN]):
         answers = (_wrong(ground, task), task.answer)
         rows += [(task, task.completion(answer)) for answer in answers if answer] * 2
-    return _changed(
-        rows,
-        ground.scorer.score(rows),
-        ground.scorer.fresh(rows),
-        "asked in another order",
-    )
+    before = ground.scorer.score(rows)
+    return _changed(rows, before, ground.scorer.fresh(rows), "asked in another order")
 
 
 def _at_steps(ground: Ground) -> str:
@@ -107,16 +99,13 @@ def _at_steps(ground: Ground) -> str:
     rows: list[tuple[TextTask, str]] = []
     for task in ground.tasks[:_AGAIN]:
         wrong = _wrong(ground, task)
-        rows += [(task, task.completion(wrong)), (task, task.gold_completion)] if wrong else []
+        if wrong:
+            rows += [(task, task.completion(wrong)), (task, task.gold_completion)]
     if not _earns_more(ground, rows, ground.scorer.score(rows)):
         return ""  # no step is to blame
     for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
         subject = replace(ground.subject, judge=partial(_judge_at, ground.subject, share))
-        scorer = Scorer(
-            subject=subject,
-            limit=ground.scorer.limit / 10,
-            confined=ground.scorer.confined,
-        )
+        scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
         scores = scorer.fresh(rows)
         if not _earns_more(ground, rows, scores):
             return (
@@ -150,25 +139,16 @@ def _in_a_batch(ground: Ground) -> str:
     """
     if ground.subject.judge_all is None:
         return ""
-    tasks = ground.tasks[:_BATCH]
-    rows = [
-        (
-            task,
-            task.completion((tasks[place - 1] if place % 2 else task).answer),
-        )
-        for place, task in enumerate(tasks)
-    ]
+    rows: list[tuple[TextTask, str]] = []
+    before = ""
+    for place, task in enumerate(ground.tasks[:_BATCH]):
+        rows.append((task, task.completion(before if place % 2 else task.answer)))
+        before = task.answer
     alone = ground.scorer.score(rows)
     together = ground.scorer.batch(rows)
     ground.skipped["sanity"] += sum(score.hung or score.skipped for score in together)
-    least = LEAST_EFFECT * ground.span
-    problem = _changed(
-        rows,
-        alone,
-        together,
-        "in one call with answers to other tasks",
-        least=least,
-    )
+    how = "in one call with answers to other tasks"
+    problem = _changed(rows, alone, together, how, least=LEAST_EFFECT * ground.span)
     if problem:
         return f"{problem}; read the columns of each completion's own row"
     return ""
@@ -184,7 +164,7 @@ def _changed(
 ) -> str:
     """Names the first answer whose reward is another one now, by ``least`` at least."""
     for (_, answer), old, new in zip(rows, before, after, strict=True):
-        was_cut = any((old.hung, new.hung, old.skipped, new.skipped))
+        was_cut = old.hung or new.hung or old.skipped or new.skipped
         if was_cut or old.value == new.value:
             continue
         if old.value is None or new.value is None or abs(old.value - new.value) >= least:
@@ -198,41 +178,28 @@ def gold(ground: Ground) -> AuditCheck:
         evidence = "no task has a gold answer; give some to resolve it"
         return AuditCheck(subject="gold", status="open", evidence=evidence)
     if not ground.bases:
-        return AuditCheck(
-            subject="gold",
-            status="fail",
-            evidence="no gold answer got a reward",
-        )
+        return AuditCheck(subject="gold", status="fail", evidence="no gold answer got a reward")
     bases = ground.bases.values()
     gain = mean_interval([base.gold - base.wrong for base in bases])
     silent = mean_interval([base.gold - base.silence for base in bases])
     least = LEAST_EFFECT * max(ground.span, 1e-9)
-    check = AuditCheck(
-        subject="gold",
-        status="pass" if is_above(gain, 0.0) else "open",
-        evidence=f"gold earns {signed(gain, 2)} more than another task's gold",
-        measured={
-            "gold - another task's gold": gain,
-            "gold - silence": silent,
-            "least_effect": least,
-        },
-    )
+    status: Status = "pass" if is_above(gain, 0.0) else "open"
+    evidence = f"gold earns {signed(gain, 2)} more than another task's gold"
     most = high_of(gain)
-    if (most is None or most > least) and ground.span > 0:
-        return check
-    return replace(
-        check,
-        status="fail",
-        evidence=f"another task's gold earns as much as gold: {signed(gain, 2)} apart",
-    )
+    # An unknown bound, as of one task, does not fail it.
+    if ground.span <= 0 or (most is not None and most <= least):
+        status = "fail"
+        evidence = f"another task's gold earns as much as gold: {signed(gain, 2)} apart"
+    measured = {"gold - another task's gold": gain, "gold - silence": silent, "least_effect": least}
+    return AuditCheck(subject="gold", status=status, evidence=evidence, measured=measured)
 
 
 def ask_hostile(ground: Ground) -> None:
     """Ask every hostile answer, in the form of gold and without; the log holds those on which the grader fails or hangs."""
     ground.enter("hostile answers")
-    for task in ground.tasks[:1]:
-        forms = dict.fromkeys((task, replace(task, before="", after="")))
-        ground.ask_each("hostile answers", HOSTILE, list(forms))
+    task = ground.tasks[0]
+    forms = dict.fromkeys((task, replace(task, before="", after="")))
+    ground.ask_each("hostile answers", HOSTILE, list(forms))
 
 
 def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
@@ -246,9 +213,7 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         problems.append(f"the grader executes the answer ({run}); parse it instead")
     if ground.hung:
         problems.append(f"the grader hangs on {quoted(ground.hung[0].answer, _QUOTED)}; it was cut off")
-    where = "not tried whether answers are executed: no sandbox for it"
-    if ground.scorer.confined:
-        where = "in a sandbox"
+    where = "in a sandbox" if ground.scorer.confined else "not tried whether answers are executed: no sandbox for it"
     evidence = "; ".join(problems) or f"no answer makes the grader hang or run code ({where})"
     if ground.executed and ground.scorer.confined:
         evidence += f"; answers run as code ({run}), so all were asked in a sandbox: no network, no files but Python's, no secrets"
@@ -335,15 +300,8 @@ def leaks(ground: Ground) -> AuditCheck:
     places = [places_of_text(task.prompt, "the prompt") for task in ground.tasks]
     place = telling_place(places, [[task.gold] for task in ground.tasks])
     if place is None:
-        return AuditCheck(
-            subject="leaks",
-            status="pass",
-            evidence="no place of the prompt holds the gold answer",
-        )
+        return AuditCheck(subject="leaks", status="pass", evidence="no place of the prompt holds the gold answer")
     if names_the_answer(place):
         return AuditCheck(subject="leaks", status="fail", evidence=f"the gold answer is in {place}; take it out")
-    return AuditCheck(
-        subject="leaks",
-        status="open",
-        evidence=f"the gold answer is in {place}: a leak, unless the task is to copy it from there",
-    )
+    evidence = f"the gold answer is in {place}: a leak, unless the task is to copy it from there"
+    return AuditCheck(subject="leaks", status="open", evidence=evidence)

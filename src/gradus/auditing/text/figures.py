@@ -39,24 +39,32 @@ class Earned:
 
 def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
     """States both shares. ``right_forms``: the check of right answers, for the share of their forms that is refused."""
-    figures = {name: best_of(ground, *row) for name, row in _FIGURES.items()}
-    sentences = [f"{name} {'not known' if earned is None else earned}" for name, earned in figures.items()]
-    measured: dict[str, Any] = {name: None if earned is None else asdict(earned) for name, earned in figures.items()}
+    measured: dict[str, Any] = {}
+    sentences: list[str] = []
+    for name, (checks, right_part) in _FIGURES.items():
+        earned = best_of(ground, checks, right_part)
+        measured[name] = asdict(earned) if earned else None
+        sentences.append(f"{name} {earned or 'not known'}")
     refused = [form["refused"] for form in right_forms.measured.values()] if right_forms else []
-    strict = fmean(refused) if refused else None
-    time = {"asked": ground.scorer.calls, "skipped": ground.scorer.skipped, "limit": ground.scorer.limit}
-    measured = {**measured, "strict": strict, **(time if ground.scorer.skipped else {})}
+    measured["strict"] = fmean(refused) if refused else None
+    scorer = ground.scorer
+    if scorer.skipped:
+        measured |= {"asked": scorer.calls, "skipped": scorer.skipped, "limit": scorer.limit}
     return AuditCheck(subject=NAME, status="pass", evidence="; ".join(sentences), measured=measured)
 
 
 def best_of(ground: Ground, checks: Collection[str], right_part: RightPart) -> Earned | None:
     """The kind of answer that earns most, chosen on every second task and measured on the others; None if nothing was asked."""
-    shares = {name: _shares(ground, probes, right_part) for name, probes in _asked(ground, checks).items()}
-    shares = {name: rows for name, rows in shares.items() if rows}
+    shares: dict[str, list[tuple[float, Probe]]] = {}
+    for name, probes in _asked(ground, checks).items():
+        rows = _shares(ground, probes, right_part)
+        if rows:
+            shares[name] = rows
     if not shares:
         return None
     what = max(shares, key=lambda name: _rank(shares[name]))
     rows = shares[what]
+    # The best of many kinds is best by luck too: the tasks that chose it do not measure it, unless there is only one.
     judged = rows[1::2] or rows
     _, most = max(judged, key=lambda row: row[0])
     shown = ground.unpacked(most)
@@ -71,24 +79,25 @@ def best_of(ground: Ground, checks: Collection[str], right_part: RightPart) -> E
 
 def _rank(rows: Sequence[tuple[float, Probe]]) -> tuple[float, int]:
     """The share of every second task, and of equal ones the shortest answer, which says best what is paid."""
-    return round(fmean(share for share, _ in rows[::2]), 6), -min(len(probe.completion) for _, probe in rows)
+    share = fmean(share for share, _ in rows[::2])
+    shortest = min(len(probe.completion) for _, probe in rows)
+    return round(share, 6), -shortest
 
 
 def _asked(ground: Ground, checks: Collection[str]) -> Probes:
     """The probes of wrong answers by the name of their operator; of several answers to a task the one that earns least."""
-    asked: dict[tuple[str, str], Probe] = {}
+    asked: dict[str, dict[str, Probe]] = {}
     for check in checks:
         for probe in ground.probes.get(check, ()):
             if probe.right or probe.value is None or not _is_wrong(probe, check):
                 continue
+            # "wrong 0" and "wrong 1" are two draws of one operator, see :func:`find_bases`.
             name = "another task's gold" if probe.operator.startswith("wrong ") else probe.operator
-            earlier = asked.setdefault((name, probe.task.key), probe)
+            by_task = asked.setdefault(name, {})
+            earlier = by_task.setdefault(probe.task.key, probe)
             if probe.reward < earlier.reward:
-                asked[name, probe.task.key] = probe
-    probes: Probes = {}
-    for (name, _), probe in asked.items():
-        probes.setdefault(name, []).append(probe)
-    return probes
+                by_task[probe.task.key] = probe
+    return {name: list(by_task.values()) for name, by_task in asked.items()}
 
 
 def _is_wrong(probe: Probe, check: str) -> bool:
@@ -98,9 +107,11 @@ def _is_wrong(probe: Probe, check: str) -> bool:
     wrong = WRONG.get(probe.operator)
     if wrong is None:
         return True
+    if wrong.lenient or not wrong.is_settled(probe.task):
+        return False
     gold = re.escape(probe.task.answer)
-    holds_gold = re.search(rf"(?<![\w.-]){gold}(?!\w)", probe.answer)
-    return wrong.is_settled(probe.task) and not wrong.lenient and not holds_gold
+    # As a word of its own: the wrong answer 117 does not hold 17.
+    return not re.search(rf"(?<![\w.-]){gold}(?!\w)", probe.answer)
 
 
 def _shares(ground: Ground, probes: Sequence[Probe], right_part: RightPart) -> list[tuple[float, Probe]]:
@@ -108,10 +119,14 @@ def _shares(ground: Ground, probes: Sequence[Probe], right_part: RightPart) -> l
     order = {task.key: number for number, task in enumerate(ground.tasks)}
     rows: list[tuple[float, Probe]] = []
     for probe in sorted(probes, key=lambda probe: order[probe.task.key]):
-        base = ground.bases.get(probe.task.key)
-        if base is not None and base.gold - base.silence >= LEAST_EFFECT * ground.span > 0:
-            share = (probe.reward - base.silence) / (base.gold - base.silence)
-            rows.append((_beyond(share, right_part(probe.answer, probe.task.answer)), probe))
+        task = probe.task
+        base = ground.bases.get(task.key)
+        if base is None:
+            continue
+        gain = base.gold - base.silence
+        if gain >= LEAST_EFFECT * ground.span > 0:
+            share = (probe.reward - base.silence) / gain
+            rows.append((_beyond(share, right_part(probe.answer, task.answer)), probe))
     return rows
 
 
@@ -119,7 +134,9 @@ def _beyond(share: float, right: float) -> float:
     """The share that is paid for what is wrong in an answer: a part of the reward for a part of the right answer is no hole."""
     if share >= 1.0 or right <= 0.0:
         return max(0.0, share)
-    return max(0.0, share - right) / (1.0 - right) if right < 1.0 else 0.0
+    if right >= 1.0:
+        return 0.0
+    return max(0.0, share - right) / (1.0 - right)
 
 
 def _near_part(answer: str, gold: str) -> float:

@@ -10,7 +10,7 @@ from gradus.auditing.records import LEAST_EFFECT, AuditCheck, is_above
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.paying import unearned
-from gradus.auditing.text.rates import Probe
+from gradus.auditing.text.rates import Probe, Rate
 from gradus.auditing.text.source import SLOT, Dictionary, Place, read_source
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import wilson
@@ -54,14 +54,15 @@ class Try:
         """The completion for a task, with a wrong answer in the slot unless one is given; None if the task has none."""
         if answer is None and SLOT in self.text:
             gold = ground.golds[task.key]
-            rng = ground.rng("wrong 0", task)
-            answer = next(iter(WRONG[_NEAR].answers(gold, rng)), None) if self.near else gold.another(rng)
+            rng = ground.rng("wrong 0", task)  # the wrong answer whose reward the task's base holds
+            if self.near:
+                answer = next(iter(WRONG[_NEAR].answers(gold, rng)), None)
+            else:
+                answer = gold.another(rng)
             if answer is None:
                 return None
         text = self.text.replace(SLOT, answer or "")
-        if self.bare:
-            return text
-        return task.completion(text)
+        return text if self.bare else task.completion(text)
 
 
 def from_source(ground: Ground) -> AuditCheck:
@@ -72,13 +73,21 @@ def from_source(ground: Ground) -> AuditCheck:
         evidence = "the grader's source cannot be read: it is built in, in another process, or was not given"
         return AuditCheck(subject=NAME, status="note", evidence=evidence)
     first, *further = ground.usable_tasks
+    # What pays nothing on the first task is not asked on others: hundreds of answers can be made of a source.
     gains, tried = _gains(ground, source, first)
     if not tried:
         return AuditCheck(subject=NAME, status="note", evidence="the grader's source holds no words or numbers to try")
     judges = (further or [first])[:_TASKS]
-    finalists = {finalist.name: finalist for finalist in _finalists(gains) if _outweighs(ground, finalist, judges)}
-    rates = [ground.rate(name, _probes(ground, finalist, judges)) for name, finalist in finalists.items()]
-    check = unearned(ground, NAME, [rate for rate in rates if rate is not None], tried=tried)
+    finalists: dict[str, Try] = {}
+    rates: list[Rate] = []
+    for finalist in _finalists(gains):
+        if _outweighs(ground, finalist, judges):
+            finalists[finalist.name] = finalist
+    for name, finalist in finalists.items():
+        rate = ground.rate(name, _probes(ground, finalist, judges))
+        if rate is not None:
+            rates.append(rate)
+    check = unearned(ground, NAME, rates, tried=tried)
     if check.status == "fail":
         place = finalists[check.notes[0].what].place
         line = {"file": place.file, "line": place.line, "text": place.text}
@@ -117,25 +126,17 @@ def _gains(ground: Ground, source: Dictionary, task: TextTask) -> tuple[dict[Try
 
 def _tries(source: Dictionary) -> Iterator[Try]:
     """Every word alone, then with an answer beside or inside it, each as it is and in the form that is asked for."""
-    texts = {
-        **source.words,
-        **_lengths(source),
-        **source.words,
-    }  # words come first, and stand at their own line
+    texts = dict(source.words)
+    for text, place in _lengths(source).items():
+        texts.setdefault(text, place)
     for text, place in texts.items():
         yield from _in_both_forms(text, place)
+    # A pattern says itself where the answer stands; those come first, for the time may not do for all.
     with_slot = {text: place for text, place in source.words.items() if SLOT in text}
     for text, place in source.words.items():
-        for wrapped in (
-            ()
-            if SLOT in text
-            else (
-                text + SLOT,
-                f"{text} {SLOT}",
-                f"{SLOT} {text}",
-                *_closed(text),
-            )
-        ):
+        if SLOT in text:
+            continue
+        for wrapped in (text + SLOT, f"{text} {SLOT}", f"{SLOT} {text}", *_closed(text)):
             with_slot.setdefault(wrapped, place)
     for near in (False, True):
         for text, place in with_slot.items():
@@ -170,15 +171,12 @@ def _closed(text: str) -> Iterator[str]:
 
 def _finalists(gains: Mapping[Try, float]) -> list[Try]:
     """The tries that gain most, one for each line of the source, the shortest first among equals."""
+
+    def rank(attempt: Try) -> tuple[float, int, str]:
+        return -round(gains[attempt], 6), len(attempt.text), attempt.text
+
     best: dict[Place, Try] = {}
-    for attempt in sorted(
-        gains,
-        key=lambda attempt: (
-            -round(gains[attempt], 6),
-            len(attempt.text),
-            attempt.text,
-        ),
-    ):
+    for attempt in sorted(gains, key=rank):
         best.setdefault(attempt.place, attempt)
     return list(best.values())[:_FINALISTS]
 
@@ -196,10 +194,10 @@ def _probes(
         completion = attempt.completion(ground, task, task.gold if right else None)
         if completion is not None:
             rows.append((attempt.name, replace(task, before="", after=""), completion))
-    check = NAME
-    if right or attempt.near:
-        check = "right answers" if right else "wrong answers"
-    return ground.ask(check, rows)
+    # Each is logged under the check that it is an answer for, so that the figure of what is free counts no gold and no near miss.
+    if right:
+        return ground.ask("right answers", rows)
+    return ground.ask("wrong answers" if attempt.near else NAME, rows)
 
 
 def _outweighs(ground: Ground, attempt: Try, tasks: Sequence[TextTask]) -> bool:
@@ -210,17 +208,19 @@ def _outweighs(ground: Ground, attempt: Try, tasks: Sequence[TextTask]) -> bool:
     probes = _probes(ground, attempt, tasks)
     bases = [ground.bases[probe.task.key] for probe in probes]
     if attempt.near:
-        least = [base.gold - 1e-6 * ground.span for base in bases]
-        full = sum(probe.value is not None and probe.value >= gold for probe, gold in zip(probes, least, strict=True))
+        full = 0
+        for probe, base in zip(probes, bases, strict=True):
+            full += probe.value is not None and probe.value >= base.gold - 1e-6 * ground.span
         return is_above(wilson(full, len(probes)), 0.5)
     texts = [attempt.text]
     if SLOT not in attempt.text:
         texts = [form.replace("GOLD", SLOT).replace("TRY", attempt.text) for form in _BESIDE]
     with_gold = [_probes(ground, replace(attempt, text=text), tasks[:_FINALISTS], right=True) for text in texts]
-    best = max(_mean_reward(rows) for rows in with_gold)
-    earned = sum(probe.reward - base.wrong for probe, base in zip(probes, bases, strict=True)) / len(probes)
+    best = max(map(_mean_reward, with_gold))
+    by_form = sum(probe.reward - base.wrong for probe, base in zip(probes, bases, strict=True)) / len(probes)
     floor = sum(base.wrong for base in bases) / len(bases)
-    return earned > best - floor - earned + 1e-9
+    by_gold = best - floor - by_form
+    return by_form > by_gold + 1e-9
 
 
 def _mean_reward(probes: Sequence[Probe]) -> float:

@@ -62,10 +62,8 @@ def fill(gold: str, value: str, shared: Container[str]) -> str | None:
         if match["number"] or match["word"]:
             replaced += 1
             return value
-        is_symbol = True
-        if match["sign"]:
-            is_symbol = unicodedata.category(match[0])[0] == "S"
-        unchanged += is_symbol
+        # Symbols, as the pieces of a game, say something; punctuation does not.
+        unchanged += not match["sign"] or unicodedata.category(match[0])[0] == "S"
         return match[0]
 
     filled = _PIECE.sub(change, gold)
@@ -89,24 +87,14 @@ class Elements:
 
     def has_form_of(self, other: Elements) -> bool:
         """Returns True if both lists are written in the same way."""
-        return (self.separator, self.opening) == (
-            other.separator,
-            other.opening,
-        )
+        return self.separator == other.separator and self.opening == other.opening
 
 
 def elements_of(gold: str) -> Elements | None:
     """The elements of a list-like answer, None if it is not one."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
-        separator = ","
-        if ", " in gold:
-            separator = ", "
-        return Elements(
-            texts=gold[1:-1].split(separator),
-            separator=separator,
-            opening="[",
-            closing="]",
-        )
+        separator = ", " if ", " in gold else ","
+        return Elements(texts=gold[1:-1].split(separator), separator=separator, opening="[", closing="]")
     if gold[:1] in "[{":
         return None
     for separator in _SEPARATORS:
@@ -151,7 +139,8 @@ def closeness(answer: str, gold: str) -> float:
     texts = [(gold, answer), (re.findall(r"\w+", gold), re.findall(r"\w+", answer))]
     shares = [SequenceMatcher(None, *pair, autojunk=False).ratio() for pair in texts]
     if is_number(answer) and is_number(gold):
-        first, second = _value(answer), _value(gold)
+        first = _value(answer)
+        second = _value(gold)
         shares.append(1 - abs(first - second) / max(abs(first), abs(second), _TINY))
     return max(contained(answer, gold), *shares)
 
@@ -168,10 +157,9 @@ def _normal(text: str) -> str:
 
 def _value(text: str) -> float:
     """The value of a number as people write it: with commas, a dollar sign or a percent sign."""
-    number = number_in(text.strip().replace(",", "").replace("$", "").rstrip("%"))
-    if text.strip().endswith("%"):
-        return number / 100
-    return number
+    bare = text.strip().replace(",", "").replace("$", "")
+    number = number_in(bare.rstrip("%"))
+    return number / 100 if bare.endswith("%") else number
 
 
 def _json(text: str) -> Any:
@@ -187,12 +175,7 @@ class Others:
     """Golds of all tasks, to draw wrong answers of the right form from."""
 
     golds: Sequence[str]
-    _drawn_from: dict[str, list[str]] = field(
-        default_factory=dict[str, list[str]],
-        init=False,
-        repr=False,
-        compare=False,
-    )
+    _drawn_from: dict[str, list[str]] = field(default_factory=dict[str, list[str]], init=False, compare=False)
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -216,26 +199,23 @@ class Others:
     def labels(self) -> list[str]:
         """The closed set of answers, most frequent first; empty if the set is not closed."""
         most = min(max(2, len(self.golds) // 6), _MOST_LABELS)
-        if len(self.counts) <= most:
-            return [label for label, _ in self.counts.most_common()]
-        return []
+        if len(self.counts) > most:
+            return []
+        return [label for label, _ in self.counts.most_common()]
 
     def another(self, gold: str, rng: Random) -> str | None:
         """A gold of another task that is not this one, of the same form if there is one."""
-        if gold not in self._drawn_from:
+        if gold not in self._drawn_from:  # many operators ask, and it compares with all golds
             different = sorted(text for text in self.counts if not states(text, gold))
             near = [text for text in different if text.count("\n") == gold.count("\n") and alike(text, gold)]
             self._drawn_from[gold] = near or different
-        if self._drawn_from[gold]:
-            return rng.choice(self._drawn_from[gold])
-        return None
+        drawn_from = self._drawn_from[gold]
+        return rng.choice(drawn_from) if drawn_from else None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
         same = [text for text in self.golds if alike(text, gold)]
-        if 4 * len(same) >= len(self.golds):
-            return same
-        return []
+        return same if 4 * len(same) >= len(self.golds) else []
 
 
 def alike(first: str, second: str) -> bool:
@@ -262,7 +242,7 @@ class Gold:
     @property
     def text(self) -> str:
         """The answer as the rows give it."""
-        return self.task.gold or ""
+        return self.task.answer
 
     @property
     def prompt(self) -> str:
@@ -298,16 +278,12 @@ class Gold:
     def number(self) -> str | None:
         """The number of an answer that is one number, with a unit or without."""
         number = _UNIT.sub("", self.bare)
-        if is_number(number):
-            return number
-        return None
+        return number if is_number(number) else None
 
     @property
     def value(self) -> float | None:
         """The value of this number."""
-        if self.number is None:
-            return None
-        return _value(self.number)
+        return None if self.number is None else _value(self.number)
 
     @cached_property
     def json(self) -> Any:
@@ -330,20 +306,17 @@ class Gold:
     def code(self) -> str:
         """The program, without its fence."""
         fenced = _FENCE.search(self.text)
-        if fenced:
-            return fenced[1]
-        return self.text
+        return fenced[1] if fenced else self.text
 
     @cached_property
     def statements(self) -> Sequence[ast.stmt]:
         """The statements of a program that defines, imports or prints something; empty if it is not a program."""
         try:
             body = ast.parse(self.code).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # of any text: null bytes, deep brackets
             return []
-        if any(map(_does_something, body)):
-            return body
-        return []
+        # A number, a name or a list is Python too.
+        return body if any(map(_does_something, body)) else []
 
     def another(self, rng: Random) -> str | None:
         """The gold of another task."""

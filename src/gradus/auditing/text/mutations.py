@@ -32,9 +32,8 @@ class Wrong:
     """A mutation that makes a right answer wrong."""
 
     make: Make
-    rule: Rule | None = (
-        None  # whether the answer is surely wrong for a task, None if always; else a person has to judge
-    )
+    # Whether the answer is surely wrong for a task, None if always; else a person has to judge.
+    rule: Rule | None = None
     # What to change if it is accepted. It says something around the right answer, so that one must know that already to be paid:
     # a grader that accepts it is lenient and cannot be exploited by it.
     lenient: str = ""
@@ -67,10 +66,10 @@ def _number(change: Callable[[str, Random], Text]) -> Make:
 
     def make(gold: Gold, rng: Random) -> Text:
         number = gold.number
-        changed = None
-        if number:
-            changed = change(number, rng)
-        if number is None or changed is None or states(changed, number):
+        if number is None:
+            return None
+        changed = change(number, rng)
+        if changed is None or states(changed, number):
             return None
         return changed + gold.bare[len(number) :]
 
@@ -79,11 +78,12 @@ def _number(change: Callable[[str, Random], Text]) -> Make:
 
 def _one_digit(gold: str, rng: Random) -> Text:
     """Of a whole number any but the last; of a decimal one of the first two that count, for the others may be lost in rounding."""
-    places = [i for i, character in enumerate(gold) if character.isdigit()]
+    places = [match.start() for match in re.finditer(r"\d", gold)]
     if re.search(r"[.eE]", gold):
         counting = re.sub(r"\D", "", gold)
-        first = len(counting) - len(counting.lstrip("0") or counting)
+        first = len(counting) - len(counting.lstrip("0") or counting)  # zeros in front count for nothing
         places = [*places[first : first + 2], places[-1]]
+    # Never the last, which a tolerance may forgive, unless there is no other.
     place = places[0] if len(places) == 1 else rng.choice(places[:-1])
     digit = (int(gold[place]) + rng.randrange(1, 9)) % 10
     return f"{gold[:place]}{digit}{gold[place + 1 :]}"
@@ -105,17 +105,13 @@ def _off_by_one(gold: str, rng: Random) -> Text:
         return None
     sign, digits, decimals = match.groups("")
     number = int(digits.replace(",", "")) + 1
-    separator = ""
-    if "," in digits:
-        separator = ","
+    separator = "," if "," in digits else ""
     return f"{sign}{number:{separator}}{decimals}"
 
 
 def _negated(gold: str, rng: Random) -> Text:
     """The number with the other sign."""
-    if gold[0] in "-−":
-        return gold[1:]
-    return f"-{gold}"
+    return gold[1:] if gold[0] in "-−" else f"-{gold}"
 
 
 def _times_ten(gold: str, rng: Random) -> Text:
@@ -161,9 +157,10 @@ def _number_replaced(place: int, *, least: int) -> Make:
 
         rows = [NUMBER.findall(text) for text in gold.others.of_form(gold.bare)]
         candidates = {row[place].replace("−", "-") for row in rows if len(row) == len(matches)}
-        different = sorted((text for text in candidates if float(text) != number), key=distance)
+        different = [text for text in candidates if float(text) != number]
         if not different:
             return None
+        different.sort(key=distance)
         changed = rng.choice(different[len(different) // 2 :])
         return gold.bare[: match.start()] + changed + gold.bare[match.end() :]
 
@@ -197,9 +194,7 @@ def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     other = gold.another(rng)
     if opening is None or other is None or re.search(r"[\\^_=+*/(){}\[\]]", gold.text + other):
         return None
-    closing = "}"
-    if opening[1]:
-        closing = f"</{opening[1]}>"
+    closing = f"</{opening[1]}>" if opening[1] else "}"
     if not gold.task.after.lstrip().startswith(closing):
         return None
     between = f"{closing}\n{opening[0]}"
@@ -237,10 +232,10 @@ def _elements(
 
     def make(gold: Gold, rng: Random) -> Text:
         elements = _listed(gold)
-        changed = None
-        if elements:
-            changed = change(list(elements.texts), rng)
-        if elements is None or changed is None or changed == elements.texts:
+        if elements is None:
+            return None
+        changed = change(list(elements.texts), rng)
+        if changed is None or changed == elements.texts:
             return None
         return elements.write(changed)
 
@@ -307,17 +302,13 @@ def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     candidates -= set(texts)
     added = sorted(text for text in candidates if _is_like_one_of(text, texts))
     if added:
-        return (
-            elements.write([*texts, rng.choice(added)]),
-            elements.write([*texts, *added]),
-        )
+        one = [rng.choice(added)]
+        return elements.write([*texts, *one]), elements.write([*texts, *added])
     if re.search(r"[A-Za-z]", texts[-1]):
         return None
+    # A large prime: no list of factors, multiples or sums is likely to go on with it.
     number = re.sub(r"-?\d+(?:\.\d+)?", "999983", texts[-1])
-    return (
-        elements.write([*texts, number]),
-        elements.write([*texts, number, number]),
-    )
+    return elements.write([*texts, number]), elements.write([*texts, number, number])
 
 
 def _is_like_one_of(text: str, elements: Sequence[str]) -> bool:
@@ -375,24 +366,22 @@ def _key_changed(place: int, *, least: int) -> Wrong:
             return None
         key = list(fields)[place]
         values = [other[key] for other in gold.others.objects if key in other]
+        # As JSON, for values may be lists and objects, which a set cannot hold.
         different = {json.dumps(value) for value in values if value != fields[key] and _is_short(value)}
         if not different or not _is_short(fields[key]):
             return None
-        return _written(
-            {**fields, key: json.loads(rng.choice(sorted(different)))},
-            gold.text,
-        )
+        changed = json.loads(rng.choice(sorted(different)))
+        return _written({**fields, key: changed}, gold.text)
 
     return Wrong(make=make, rule=_NAMES_KEYS)
 
 
 def _key_dropped(gold: Gold, rng: Random) -> Text:
     """A JSON object without one of its short values."""
-    fields = gold.object
+    fields = dict(gold.object)
     keys = [key for key, value in fields.items() if _is_short(value)]
     if len(fields) < 2 or not keys:
         return None
-    fields = dict(fields)
     del fields[rng.choice(keys)]
     return _written(fields, gold.text)
 
@@ -409,9 +398,7 @@ def _text(change: Callable[[str], str], *, least: int = 4) -> Make:
         if len(text) < least or not is_words:
             return None
         changed = change(text)
-        if changed and changed != text:
-            return changed
-        return None
+        return None if changed in ("", text) else changed
 
     return make
 
@@ -491,7 +478,8 @@ _ROWS: Mapping[str, Make | Wrong] = {
 _VALUE = "compare the value itself, with no more tolerance than the rounding of the right answer"
 _ELEMENTS = "compare all elements: their number, their order where it counts, and each one"
 _FIELDS = "compare every field of the answer"
-_FIXES: Mapping[str, str] = {  # by words of the name; the first that stands in it
+# By words of the name; the first that stands in it.
+_FIXES: Mapping[str, str] = {
     "in both orders": "read one answer, the last, and compare it alone",
     "judge": "show the judge the answer alone, marked as data",
     "percent|off by one|digit|sign|ten times|NaN|day|month|unit": _VALUE,

@@ -12,31 +12,28 @@ Text = str | None  # an answer, None if the operator does not apply
 # Makes an answer, or several that all must be accepted to count.
 Make = Callable[[Gold, Random], "str | tuple[str, ...] | None"]
 
-_NAMES_OF_UNITS = (  # names of one unit stand together
-    *(
-        "m meters min minutes",
-        "mm millimeters",
-        "cm centimeters",
-        "km kilometers",
-        "g grams",
-        "kg kilograms",
-    ),
-    *(
-        "lb lbs pounds",
-        "s seconds",
-        "h hours",
-        "d days",
-        "weeks",
-        "years",
-        "inches",
-        "feet",
-        "miles",
-        "ml",
-        "l liters",
-    ),
-    *("dollars", "cents"),
-)
-_UNITS = {name: names.split()[0] for names in _NAMES_OF_UNITS for name in names.split()}
+# A line holds the names of one unit; "m" may be a meter or a minute, which is not known to be another unit than either.
+_NAMES_OF_UNITS = """\
+m meters min minutes
+mm millimeters
+cm centimeters
+km kilometers
+g grams
+kg kilograms
+lb lbs pounds
+s seconds
+h hours
+d days
+weeks
+years
+inches
+feet
+miles
+ml
+l liters
+dollars
+cents"""
+_UNITS = {name: names.split()[0] for names in _NAMES_OF_UNITS.splitlines() for name in names.split()}
 _MEASURED = re.compile(r"\A([-−]?\d[\d.,]*)\s*([A-Za-z]+)\Z")
 _HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
 _DIGIT_IN_WORD = re.compile(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])")
@@ -50,10 +47,10 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
 
     def make(gold: Gold, rng: Random) -> Text:
         match = compiled.search(gold.bare)
-        changed = None
-        if match:
-            changed = change(match, gold, rng)
-        if match is None or changed is None:
+        if match is None:
+            return None
+        changed = change(match, gold, rng)
+        if changed is None:
             return None
         return match.string[: match.start()] + changed + match.string[match.end() :]
 
@@ -63,10 +60,11 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
 def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     """The day after; the day before at the end of a month. Nothing if the year comes last: then either number may be the day."""
     before, month, sign, text, _ = date.groups("")
-    day = int(text)
     if not before:
         return None
-    return f"{before}{month}{sign}{day + 1 if day < 28 else day - 1:02d}"
+    day = int(text)
+    other = day + 1 if day < 28 else day - 1  # every month has a 28th
+    return f"{before}{month}{sign}{other:02d}"
 
 
 def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
@@ -93,7 +91,8 @@ def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
         return f"{hour}{minutes}{half.translate(str.maketrans('apAP', 'paPA'))}"
     if _HALF_DAYS.search(gold.prompt):
         return None
-    return f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
+    other = (int(hour) + 12) % 24
+    return f"{other:0{len(hour)}d}{minutes}"
 
 
 def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
@@ -105,9 +104,7 @@ def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
     near = [name for name in different if name[0] == unit[0]] or different
     if near:
         return f"{number} {rng.choice(near)}"
-    if unit == "kg":
-        return f"{number} cm"
-    return f"{number} kg"
+    return f"{number} cm" if unit == "kg" else f"{number} kg"
 
 
 def _backwards(gold: Gold, rng: Random) -> Text:
@@ -125,6 +122,7 @@ def _half_of_its_words(gold: Gold, rng: Random) -> Text:
     words = gold.text.split()
     if not is_sentence(gold.text) or gold.is_program:
         return None
+    # A sentence with one other word may say the same.
     sentences = [text.split() for text in gold.others.counts]
     sentences = [sentence for sentence in sentences if len(_differences(words, sentence)) > 1]
     if not sentences:
@@ -143,11 +141,23 @@ def _differences(words: Sequence[str], others: Sequence[str]) -> list[int]:
     return [place for place, pair in enumerate(zip(words, others, strict=True)) if len(set(pair)) > 1]
 
 
-_OPPOSITES = (
-    *("left right", "up down", "above below", "north south", "east west", "before after", "more less", "first last"),
-    *("true false", "yes no", "inside outside", "increases decreases", "increased decreased", "higher lower"),
-)
-_OPPOSITE = {word: other for pair in map(str.split, _OPPOSITES) for word, other in (pair, pair[::-1])}
+_OPPOSITES = """\
+left right
+up down
+above below
+north south
+east west
+before after
+more less
+first last
+true false
+yes no
+inside outside
+increases decreases
+increased decreased
+higher lower"""
+_PAIRS = list(map(str.split, _OPPOSITES.splitlines()))
+_OPPOSITE = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1])}
 _NAME = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?|(?<=\S )[A-Z][a-z]+)(?!\w|\.\d)")
 
 
@@ -170,14 +180,17 @@ def names_exchanged(gold: Gold, rng: Random) -> Text:
     """A sentence in which the first two different names or numbers have changed places."""
     if not is_sentence(gold.text) or gold.is_program or gold.task.ordered is False:
         return None
-    places = list(_NAME.finditer(gold.bare))
-    second = next((place for place in places[1:] if place[0] != places[0][0]), None)
+    text = gold.bare
+    places = list(_NAME.finditer(text))
+    second = next((place for place in places if place[0] != places[0][0]), None)
     if second is None or second[0].isdigit() != places[0][0].isdigit():
         return None
-    first, text = places[0], gold.bare
-    return text[: first.start()] + second[0] + text[first.end() : second.start()] + first[0] + text[second.end() :]
+    first = places[0]
+    between = text[first.end() : second.start()]
+    return f"{text[: first.start()]}{second[0]}{between}{first[0]}{text[second.end() :]}"
 
 
+# With the year before month and day, or behind day and month: without one, 12-05 may be a score or a range.
 _DATE = r"(?<!\d)(?=\d{4}[-/.]|\d\d[-/.]\d\d[-/.]\d{4})(\d{4}[-/.])?(\d\d)([-/.])(\d\d)([-/.]\d{4})?(?!\d)"
 _TIME = r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d:])(\s*[ap]\.?m\b)?"
 NEAR: Mapping[str, Make] = {

@@ -44,16 +44,12 @@ def _if_number(change: Callable[[str], Text]) -> Operator:
 
 def _with_decimals(number: str) -> Text:
     """A whole number as a decimal one."""
-    if "." in number:
-        return None
-    return f"{number}.0"
+    return None if "." in number else f"{number}.0"
 
 
 def _with_commas(number: str) -> Text:
     """A number of four digits or more with thousands separators."""
-    if re.fullmatch(r"\d{4,}", number):
-        return f"{int(number):,}"
-    return None
+    return f"{int(number):,}" if re.fullmatch(r"\d{4,}", number) else None
 
 
 def _respaced(gold: Gold, rng: Random) -> Text:
@@ -66,10 +62,8 @@ def _respaced(gold: Gold, rng: Random) -> Text:
     return spaced
 
 
-_STRIP, _READ = (
-    "strip white space before the comparison",
-    "read the answer out of its form before the comparison",
-)
+_STRIP = "strip white space before the comparison"
+_READ = "read the answer out of its form before the comparison"
 _VALUE = "compare values, not letters"
 
 # Form -> (how it is made, what to change if it is refused). A refusal is strict, and fails nothing.

@@ -41,12 +41,12 @@ def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[st
 
     ``accepted``: of each task, by its key, whether a wrong answer was.
     """
-    keys = list(accepted)
-    hits = {key for key in keys if accepted[key]}
-    finds = set(keys[::2])
-    judges = set(keys[1::2])
+    hits = {key for key, is_hit in accepted.items() if is_hit}
+    # One half of the tasks finds the rule and the other judges it: of hundreds of rules some fit any half by chance.
+    finds = set([*accepted][::2])
+    judges = accepted.keys() - finds
     tasks_of: dict[str, set[str]] = {}  # by the rule
-    for key in keys:
+    for key in accepted:
         for rule in _rules(golds[key], golds):
             tasks_of.setdefault(rule, set()).add(key)
     best = ""
@@ -54,22 +54,23 @@ def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[st
     for rule, tasks in sorted(tasks_of.items()):
         within = finds & tasks
         outside = finds - tasks
-        is_candidate = len(within) > 1 and bool(outside) and _share(hits, within) >= _LIKELY
-        apart = _share(hits, within) - _share(hits, outside)
+        likely = _share(hits, within)
+        apart = likely - _share(hits, outside)
+        is_candidate = len(within) > 1 and outside and likely >= _LIKELY
         if is_candidate and (apart, rule) > (most, best):
             best = rule
             most = apart
     if not best:
         return None
-    within = judges & tasks_of[best]
-    outside = judges - tasks_of[best]
-    if len(tasks_of[best]) < _LEAST_SHARE * len(keys) or _share(hits, within) <= 0.5:
+    tasks = tasks_of[best]
+    within = judges & tasks
+    if len(tasks) < _LEAST_SHARE * len(accepted) or _share(hits, within) <= 0.5:
         return None
     held = len(hits & within)
-    by_luck = float(binom.sf(held - 1, len(within), max(LEAST_EFFECT, _share(hits, outside))))
-    if by_luck < _LUCK:
-        return (best, wilson(held, len(within)))
-    return None
+    # No task elsewhere may be accepted; a chance of 0 there would make any hit at all significant.
+    elsewhere = max(LEAST_EFFECT, _share(hits, judges - tasks))
+    by_luck = float(binom.sf(held - 1, len(within), elsewhere))
+    return (best, wilson(held, len(within))) if by_luck < _LUCK else None
 
 
 def _share(hits: set[str], tasks: set[str]) -> float:
@@ -82,7 +83,8 @@ def _rules(gold: Gold, golds: Mapping[str, Gold]) -> set[str]:
     rules = {f"the question has {sign!r}" for sign in _OPERATOR.findall(gold.prompt)}
     rules |= {f"the question says {word!r}" for word in re.findall(r"[a-z]{3,}", gold.prompt.lower())}
     rules.add(f"the right answer has {len(gold.bare)} characters")
-    for key in {key for other in golds.values() for key in other.object}:
+    fields = {key for other in golds.values() for key in other.object}
+    for key in fields:
         rules.add(f"the right answer has {'the' if key in gold.object else 'no'} field {key!r}")
     value = gold.value
     if value is None:
@@ -131,6 +133,7 @@ def chosen(
 ) -> tuple[list[Rate], int]:
     """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if ``rest`` is empty); how many were tried."""
     rates = _rates(ground, ground.ask_each(name, operators, first))
+    # The best of many is best by luck too, so other tasks judge it.
     best = sorted(rates.values(), key=lambda rate: -(rate.unearned.mean or 0.0))[:_FINALISTS]
     best += sorted(rates.values(), key=lambda rate: -(rate.wrong.mean or 0.0))[:_FINALISTS]
     makers = {rate.operator: operators[rate.operator] for rate in best}
@@ -170,6 +173,7 @@ def unearned(
         measured={"tried": tried, "best": [asdict(rate) for rate in rates[:4]]},
     )
     if winners:
+        # It may have won by its form alone: what it earns where it is wrong outweighs being right.
         if not is_above(best.unearned, LEAST_EFFECT):
             earned = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
         example = _shortest(ground, best.example)
@@ -177,21 +181,20 @@ def unearned(
         evidence = f"{earned}, e.g. {completion}; {len(winners)} of {tried} answers that ignore the task are exploits"
         note = _note(ground, "exploit", best.operator, example, best.share)
         return replace(check, status="fail", evidence=evidence, notes=[note])
+    # A mean above the least effect that its interval does not confirm.
     doubtful = [rate.unearned.mean or 0.0 for rate in rates if (rate.unearned.high or 1.0) > LEAST_EFFECT]
     if max(doubtful, default=0.0) > LEAST_EFFECT:
         why = f"not known with {best.n} tasks, more (--episodes) would tell"
         return replace(check, status="open", evidence=f"{why}: {earned}")
-    few = len(ground.subject.tasks)
-    if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
-        why = f"{few} tasks are too few to tell, {ENOUGH} (--episodes) would tell"
+    tasks = len(ground.subject.tasks)
+    if tasks < ENOUGH and name != "files and processes":  # what those do, they do on any task
+        why = f"{tasks} tasks are too few to tell, {ENOUGH} (--episodes) would tell"
         return replace(check, status="open", evidence=f"{why}: {earned}")
     form = max(rates, key=lambda rate: rate.wrong.low or 0.0)
     if not is_above(form.wrong, _GENEROUS):
         return check
-    return replace(
-        check,
-        notes=[_note(ground, "lenient", form.operator, form.paid, form.share, _FORM)],
-    )
+    note = _note(ground, "lenient", form.operator, form.paid, form.share, _FORM)
+    return replace(check, notes=[note])
 
 
 def _tells(rate: Rate) -> tuple[float, int]:
@@ -204,20 +207,23 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
 
     It is asked on its own task and some others, so that what earns on all of them still does. It never comes to state the right answer. A slow grader is asked for a second at most. Source: delta debugging, Zeller and Hildebrandt (2002).
     """
-    task = next(task for task in ground.tasks if task.key == example["task"])
+    scorer = ground.scorer
+    task = ground.golds[example["task"]].task
     others = {other.answer: other for other in ground.tasks if other.answer != task.answer}
-    asked = [task, *list(others.values())[:_OTHERS]]
+    tasks = [task, *list(others.values())[:_OTHERS]]
 
     def rewards(text: str) -> list[float]:
-        return [scored.value or 0.0 for scored in ground.scorer.score([(each, text) for each in asked])]
+        scores = scorer.score([(other, text) for other in tasks])
+        return [score.value or 0.0 for score in scores]
 
     least = _KEPT * sum(rewards(example["completion"]))
-    until = ground.scorer.spent + _SHORTENING_SECONDS
-    calls = ground.scorer.calls + _SHORTENINGS
+    until = scorer.spent + _SHORTENING_SECONDS
+    most_calls = scorer.calls + _SHORTENINGS
     for part in _PARTS:
         parts = re.findall(part, example["completion"])
-        size, start = len(parts) // 2, 0
-        while size and ground.scorer.calls < calls and ground.scorer.spent < until:
+        size = len(parts) // 2
+        start = 0
+        while size and scorer.calls < most_calls and scorer.spent < until:
             shorter = [*parts[:start], *parts[start + size :]]
             text = "".join(shorter)
             values = [0.0] if states(text, task.answer) or not text else rewards(text)
@@ -227,7 +233,8 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
             else:
                 start += size
             if start >= len(parts):
-                size, start = min(size, len(parts)) // 2, 0
+                size = min(size, len(parts)) // 2
+                start = 0
     return example
 
 
@@ -235,7 +242,9 @@ def _winners(rates: Sequence[Rate]) -> list[Rate]:
     """The rates that surely pay, or whose form outweighs being right."""
     winners: list[Rate] = []
     for rate, p in zip(rates, holm([rate.p for rate in rates]), strict=True):
-        if (p is not None and p < 0.05) or (rate.wrong.low or 0.0) - rate.held > _OUTWEIGHS:
+        pays = p is not None and p < 0.05
+        outweighs = (rate.wrong.low or 0.0) - rate.held > _OUTWEIGHS
+        if pays or outweighs:
             winners.append(rate)
     return winners
 
@@ -247,10 +256,11 @@ def wrong_answers(ground: Ground) -> AuditCheck:
     probes: Probes = {name: [] for name in WRONG}
     _ask_wrong(ground, probes, WRONG, first, draws=1)
     # What is accepted on some tasks is asked on all, and twice: another answer may be right by accident, but hardly two.
-    some = list({probe.operator: None for rows in probes.values() for probe in rows if is_accepted(probe, ground)})
-    for name in some:
+    accepted = (probe for rows in probes.values() for probe in rows if is_accepted(probe, ground))
+    names = list(dict.fromkeys(probe.operator for probe in accepted))
+    for name in names:
         probes[name].clear()
-    _ask_wrong(ground, probes, some, ground.tasks, draws=2)
+    _ask_wrong(ground, probes, names, ground.tasks, draws=2)
     return wrong_of(ground, probes)
 
 
@@ -268,11 +278,14 @@ def _ask_wrong(
     """
     for task in tasks:
         for name in names if task.key in ground.bases else ():
+            wrong = WRONG[name]
             answers: dict[str, None] = {}
             for draw in range(draws):
                 key = f"{name} {draw}" if draw else name
-                answers |= dict.fromkeys(WRONG[name].answers(ground.golds[task.key], ground.rng(key, task)))
-            if WRONG[name].rule is None and any(states(answer, task.answer) for answer in answers):
+                drawn = wrong.answers(ground.golds[task.key], ground.rng(key, task))
+                answers |= dict.fromkeys(drawn)
+            # The change made no difference. An operator with a rule changes on purpose what ``states`` does not look at, as case.
+            if wrong.rule is None and any(states(answer, task.answer) for answer in answers):
                 continue
             rows = ground.ask("wrong answers", [(name, task, answer) for answer in answers])
             if rows and all(probe.value is not None for probe in rows):
@@ -285,18 +298,20 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditChec
     if not kinds:
         evidence = "no answer that is wrong by a rule can be made from these reference answers"
         return AuditCheck(subject="wrong answers", status="note", evidence=evidence)
+    # What is accepted most is shown, and of equal kinds one whose answer can be given without knowing the right one.
     kinds.sort(key=lambda kind: (-kind.measured["accepted"], kind.holds_gold))
     status = worst(kinds)
     first, *others = [kind for kind in kinds if kind.status == status]
-    evidence = first.evidence
+    # Kinds that are not accepted as a rule say nothing.
+    none = f"none of {len(kinds)} kinds of wrong answer made from the right one is accepted as a rule"
+    evidence = first.evidence or none
     if others and status != "pass":
         evidence += f"; also {', '.join(map(_named, others[:_NAMED]))}"
     review = [shown for kind in kinds for shown in kind.review]
     return AuditCheck(
         subject="wrong answers",
         status=status,
-        evidence=evidence
-        or f"none of {len(kinds)} kinds of wrong answer made from the right one is accepted as a rule",
+        evidence=evidence,
         measured={kind.subject: kind.measured for kind in kinds},
         notes=[kind.note for kind in kinds if kind.note],
         review=review[:_REVIEWED],
@@ -353,9 +368,8 @@ def _settled(ground: Ground, kind: _KindOfWrong, share: Interval, accepted: Mapp
     ``share``: of tasks on which they are accepted; ``accepted``: whether it was, by the key of the task.
     """
     count = f"{sum(accepted.values())} of {len(accepted)}"
-    rule = None
-    if not is_above(share, 0.5):
-        rule = rule_of(accepted, ground.golds)
+    is_usual = is_above(share, 0.5)
+    rule = None if is_usual else rule_of(accepted, ground.golds)
     if rule is not None:
         name, held = rule
         count = f"{held.mean:.0%} of {held.n} tasks where {name}"
@@ -363,9 +377,10 @@ def _settled(ground: Ground, kind: _KindOfWrong, share: Interval, accepted: Mapp
     example = kind.measured["example"]
     text = f"{quoted(example['completion'], _QUOTED)} for {example['gold'][:40]!r}"
     evidence = f"{kind.subject}: accepted in {count}, e.g. {text}"
-    if rule is not None or is_above(share, 0.5):
+    if is_usual or rule is not None:
         note = _note(ground, "exploit", kind.subject, example, count, WRONG[kind.subject].fix)
         return replace(kind, status="fail", evidence=evidence, note=note)
+    # Too often for an accident, and neither as a rule nor where a rule says so.
     if (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT):
         return replace(kind, status="open", evidence=evidence)
     return kind
@@ -381,29 +396,34 @@ def _note(
 ) -> GradedCompletion:
     """A completion as evidence, with the line that scores it again."""
     command = ground.subject.command
-    task = next((task for task in ground.tasks if task.key == example["task"]), None)
+    key = example["task"]
+    completion = example["completion"]
     return GradedCompletion(
         kind=kind,
         what=what,
-        task=example["task"],
-        completion=example["completion"],
+        task=key,
+        completion=completion,
         gold=example["gold"],
         reward=example["reward"],
         share=share,
         change=change,
-        command=command(task, example["completion"]) if command and task else "",
+        command=command(ground.golds[key].task, completion) if command else "",
     )
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
     """Returns True if a wrong answer earns as much as a right one, or loses much less than what is wrong in it."""
     base = ground.bases.get(probe.task.key)
-    if base is None or probe.value is None or base.gold - base.silence < LEAST_EFFECT * ground.span:
+    if base is None or probe.value is None:
         return False
-    lost = (base.gold - probe.value) / (base.gold - base.silence)
-    if lost <= 1e-6 or lost > 0.1:
-        return lost <= 1e-6
-    return lost < _PART * (1 - closeness(probe.answer, probe.task.answer))
+    gain = base.gold - base.silence
+    # Where gold itself earns next to nothing, a wrong answer that earns the same shows nothing.
+    if gain < LEAST_EFFECT * ground.span:
+        return False
+    lost = (base.gold - probe.value) / gain
+    if lost <= 1e-6:
+        return True
+    return lost <= 0.1 and lost < _PART * (1 - closeness(probe.answer, probe.task.answer))
 
 
 def right_answers(ground: Ground) -> AuditCheck:
@@ -416,7 +436,7 @@ def right_answers(ground: Ground) -> AuditCheck:
 def is_refused(probe: Probe, ground: Ground) -> bool:
     """Returns True if a right answer earns less than half of what it should."""
     base = ground.bases.get(probe.task.key)
-    if base is None or probe.error:
+    if base is None or probe.error:  # what the grader raises on is a finding of another check
         return False
     return probe.reward < base.silence + 0.45 * (base.gold - base.silence)
 
@@ -431,28 +451,14 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> AuditCheck
             continue
         refused = [probe for probe in probes if is_refused(probe, ground)]
         share = wilson(len(refused), len(probes))
-        measured[name] = {
-            "n": share.n,
-            "refused": share.mean,
-            "low": share.low,
-            "high": share.high,
-        }
+        measured[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
         if refused:
             measured[name]["example"] = shown(refused[0])
         if is_above(share, LEAST_EFFECT):
             strict.append(name)
+            _, change = EQUIVALENT[name]
             count = f"{len(refused)} of {len(probes)}"
-            change = EQUIVALENT[name][1]
-            notes.append(
-                _note(
-                    ground,
-                    "strict",
-                    f"refused {name}",
-                    shown(refused[0]),
-                    count,
-                    change,
-                )
-            )
+            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, change))
     evidence = "every equivalent form is accepted"
     if strict:
         evidence = f"gold as the rows give it is accepted; refused {', '.join(strict)}"
@@ -474,6 +480,7 @@ def programs(ground: Ground) -> AuditCheck:
     if outcome.error:
         evidence = f"no program got a reward, because the grader fails in the sandbox: {outcome.error}"
         check = replace(check, status="open", evidence=evidence)
+    # A failure by what is left behind stands beside one by a program that earns something itself.
     if outcome.lasting:
         patch = outcome.lasting[0]
         evidence = f"a program that does nothing earns {patch.value} after {patch.answer[:60]!r} ran before it"

@@ -176,6 +176,7 @@ class ProgramsAsked:
 def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> ProgramsAsked:
     """Asks programs of a few tasks, each in a new process."""
     source = read_source(ground.subject.functions)
+    # A grader that reads a flag or a variable of the environment names it in a text.
     names = [word for word in source.words if word.isidentifier()] if source else []
     rates: list[Rate] = []
     errors: list[str] = []
@@ -226,6 +227,7 @@ def _lasting(ground: Ground) -> list[Probe]:
         gold = ground.golds[task.key]
         empty = task.completion(program(gold, PROGRAMS["does nothing"]))
         patch = task.completion(program(gold, _LASTING))
+        # In one process, one after another.
         rows = [(task, empty), (task, patch), (task, empty)]
         before, _, after = ground.scorer.fresh(rows)
         if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:

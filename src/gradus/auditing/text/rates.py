@@ -97,15 +97,16 @@ def rate(
     unearned: list[float] = []
     above_silence: list[float] = []
     held: list[float] = []
+    wrong = [probe for probe in probes if not probe.right]
     for probe in probes:
         base = bases[probe.task.key]
         teacher = (base.gold if probe.right else base.wrong) + lucky * (base.gold - base.wrong)
         unearned.append((probe.reward - teacher) / span)
-        if not probe.right:
-            above_silence.append((probe.reward - base.silence) / span)
-        if not probe.right and probe.reward < base.gold - 1e-9:
+    for probe in wrong:
+        base = bases[probe.task.key]
+        above_silence.append((probe.reward - base.silence) / span)
+        if probe.reward < base.gold - 1e-9:
             held.append(_held(probe))
-    wrong = [probe for probe in probes if not probe.right]
     return Rate(
         operator=operator,
         n=len(probes),
@@ -128,7 +129,7 @@ def _held(probe: Probe) -> float:
     part = contained(probe.answer, probe.task.answer)
     words = re.findall(r"\w+", probe.answer.lower())
     right = re.findall(r"\w+", probe.task.answer.lower())
-    if not right or len(words) > _LONG * len(right):
+    if not right or len(words) > _LONG * len(right):  # it would take as long as both are long
         return part
     return max(part, SequenceMatcher(None, right, words, autojunk=False).ratio())
 
@@ -165,9 +166,7 @@ def _p_above(values: Sequence[float], least: float) -> float:
     """One-sided p that the mean lies above ``least``; without spread a sign test."""
     if len(values) < 2:
         return 1.0
-    if np.var(values) < 1e-12:
-        if np.mean(values) > least:
-            return 0.5 ** len(values)
-        return 1.0
+    if np.var(values) < 1e-12:  # the t-test divides by it
+        return 0.5 ** len(values) if np.mean(values) > least else 1.0
     test: Any = stats.ttest_1samp(values, least, alternative="greater")
     return float(test.pvalue)

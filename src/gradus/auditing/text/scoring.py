@@ -79,9 +79,11 @@ def _what_was_raised(error: BaseException) -> str:
 
 def _finite(value: float | None, error: str | None = None) -> AnswerScore:
     """The score of a reward; a reward that is not finite is an error."""
-    if value is not None and not math.isfinite(value):
+    if value is None:
+        return AnswerScore(error=error)
+    if not math.isfinite(value):
         return AnswerScore(error=f"the reward is {value}")
-    return AnswerScore(value=None if value is None else float(value), error=error)
+    return AnswerScore(value=float(value), error=error)
 
 
 class GraderProcess:
@@ -163,6 +165,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         except BaseException as raised:  # whatever a grader raises is a finding
             scores = [AnswerScore(error=_what_was_raised(raised))] * len(answers)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        # A grader that swallows the alarm may return something all the same.
         if has_rung:
             scores = [AnswerScore(error="cut off", hung=True)] * len(answers)
         executed = canary.exists()
@@ -235,14 +238,16 @@ class Scorer:
 
     def close(self) -> None:
         """End the process; the next answer starts another."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             process.end()
 
     @contextmanager
     def _new_process(self) -> Generator[None]:
         """A new process for some calls; the used one comes back afterwards."""
-        used, self._process = self._process, None
+        used = self._process
+        self._process = None
         yield
         self.close()
         self._process = used
@@ -253,9 +258,10 @@ class Scorer:
         at_once = 1
         if self.subject.remote and self.subject.judge_all:
             at_once = _AT_ONCE
+        ask = self._one if at_once == 1 else self._together
         for start in range(0, len(rows), at_once):
             part = rows[start : start + at_once]
-            scores += self._skipped(part) or (self._one(part) if at_once == 1 else self._together(part))
+            scores += self._skipped(part) or ask(part)
         return scores
 
     def _one(self, row: Answers) -> list[AnswerScore]:
@@ -276,7 +282,8 @@ class Scorer:
         except Exception as raised:  # whatever a grader raises is a finding
             rewards = [Reward(grader="", value=None, error=_what_was_raised(raised))] * len(rows)
         seconds = clock.now() - started
-        self.spent += seconds if self.calls else 0.0  # the first call also loads the grader
+        if self.calls:  # the first call also loads the grader
+            self.spent += seconds
         self._count(len(rows))
         if self.subject.rewards is not None:
             for name, values in self.subject.rewards.metrics.items():
@@ -286,14 +293,8 @@ class Scorer:
             broke = BROKE in (reward.error or "")
             if broke:
                 self.stopped = "its budget is used up"
-            scores.append(
-                AnswerScore(
-                    value=reward.value,
-                    error=reward.error,
-                    skipped=broke,
-                    seconds=seconds / len(rows),
-                )
-            )
+            score = AnswerScore(value=reward.value, error=reward.error, skipped=broke, seconds=seconds / len(rows))
+            scores.append(score)
         return scores
 
     def _skipped(self, rows: Answers) -> list[AnswerScore]:
@@ -324,11 +325,9 @@ class Scorer:
         except OSError as ended:  # of which TimeoutError is one
             self.close()
             hung = isinstance(ended, TimeoutError)
-            score = AnswerScore(
-                hung=hung,
-                error="cut off" if hung else str(ended).replace("the other process", "the grader's process"),
-                seconds=max(0.0, clock.now() - started),
-            )
+            error = "cut off" if hung else str(ended).replace("the other process", "the grader's process")
+            score = AnswerScore(hung=hung, error=error, seconds=max(0.0, clock.now() - started))
             scores = [score] * len(rows)
-        self.spent += 0.0 if scores[0].hung else scores[0].seconds  # bounded by their number
+        if not scores[0].hung:  # those are bounded by their number
+            self.spent += scores[0].seconds
         return scores

@@ -24,11 +24,7 @@ _DEPTH = 3  # of collections in collections
 _LIKE_PATTERN = re.compile(r"\\[bdswBDSWAZ]|\(.*\)|\[.*\]|\.[*+]")
 _MOST_OPTIONS = 12
 _NAMED = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
-_CATEGORIES = {
-    "CATEGORY_DIGIT": "7",
-    "CATEGORY_SPACE": " ",
-    "CATEGORY_NOT_WORD": ".",
-}  # all others have an a
+_CATEGORIES = {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " ", "CATEGORY_NOT_WORD": "."}  # all others have an a
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -63,9 +59,7 @@ def read_source(functions: Functions) -> Dictionary | None:
     reader = _Reader(functions)
     while reader.waiting:
         reader.read(reader.waiting.pop(0))
-    if reader.dictionary.files:
-        return reader.dictionary
-    return None
+    return reader.dictionary if reader.dictionary.files else None
 
 
 class _Reader:
@@ -84,19 +78,10 @@ class _Reader:
         """Takes defaults, and what the code of a function names."""
         code = function.__code__
         self.dictionary.files.add(code.co_filename)
-        names = {
-            **function.__globals__,
-            **inspect.getclosurevars(function).nonlocals,
-        }
         place = Place(file=code.co_filename, line=code.co_firstlineno)
-        self._take(
-            [
-                *(function.__defaults__ or ()),
-                *(function.__kwdefaults__ or {}).values(),
-            ],
-            place,
-        )
-        self._read_code(code, names)
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self._take(defaults, place)
+        self._read_code(code, {**function.__globals__, **inspect.getclosurevars(function).nonlocals})
 
     def _read_code(self, code: CodeType, names: Mapping[str, Any]) -> None:
         """Takes constants, and what names of the module or of the closure and their attributes stand for. Documentation is not loaded."""
@@ -108,12 +93,15 @@ class _Reader:
                 self._read_code(step.argval, names)
             elif step.opname in _NAMED:
                 value = names.get(step.argval)
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            elif step.opname in (
+                "LOAD_ATTR",
+                "LOAD_METHOD",
+            ):  # of what the step before it loaded; a property is not run
                 value = getattr(value, "__dict__", {}).get(step.argval)
+            elif step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+                value = step.argval
             else:
                 value = None
-                if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
-                    value = step.argval
             self._take(value, Place(file=code.co_filename, line=line))
 
     def _take(self, value: Any, place: Place, depth: int = 0) -> None:
@@ -124,24 +112,16 @@ class _Reader:
             case None | bool() | ModuleType():
                 pass
             case str():
-                self._words(
-                    [
-                        value,
-                        *(samples(value) if _LIKE_PATTERN.search(value) else ()),
-                    ],
-                    place,
-                )
+                self._words([value], place)
+                if _LIKE_PATTERN.search(value):  # a function of re may be called with it
+                    self._words(samples(value), place)
             case int() | float():
                 if len(self.dictionary.numbers) < _MOST:
                     self.dictionary.numbers.setdefault(value, place)
             case re.Pattern(pattern=str(pattern), flags=flags):
                 self._words(samples(pattern, flags), place)
             case partial():
-                self._take(
-                    [value.func, *value.args, *value.keywords.values()],
-                    place,
-                    depth,
-                )
+                self._take([value.func, *value.args, *value.keywords.values()], place, depth)
             case Mapping():
                 self._take([*value, *value.values()], place, depth)
             case list() | tuple() | set() | frozenset():
@@ -151,11 +131,12 @@ class _Reader:
 
     def _take_all(self, values: Collection[Any], place: Place, depth: int) -> None:
         """Takes the members of a collection, and all texts in a row if they may be options."""
+        # The texts of a set stand in another order in each process.
         ordered = sorted(values, key=repr) if isinstance(values, Set) else list(values)
         for value in ordered[:_MOST]:
             self._take(value, place, depth + 1)
         texts = [value for value in ordered if isinstance(value, str)]
-        if 2 <= len(texts) <= _MOST_OPTIONS:  # all options in a row
+        if 2 <= len(texts) <= _MOST_OPTIONS:
             self._words([", ".join(texts), " ".join(texts)], place)
 
     def _take_code(self, value: Any, place: Place, depth: int) -> None:
@@ -205,6 +186,7 @@ def samples(pattern: str, flags: int = 0) -> list[str]:
     texts: list[str] = []
     for number in range(2 * _SAMPLES):
         text = _written(tree, number // 2, slots=number % 2 == 1)
+        # What is written may not match, for places and what must not follow are left out. DEBUG would print the pattern.
         is_match = SLOT in text or re.search(pattern, text, flags & ~re.DEBUG)
         if is_match and text.strip() and text not in texts:
             texts.append(text)
@@ -225,10 +207,9 @@ def _written(tree: Any, choice: int, *, slots: bool) -> str:
             case "BRANCH":
                 text += _written(value[1][choice % len(value[1])], choice, slots=slots)
             case "MAX_REPEAT" | "MIN_REPEAT":
+                # Every second choice writes what may be left out.
                 least, most, inner = value
-                times = least
-                if choice % 2 == 0:
-                    times = max(least, min(1, most))
+                times = least if choice % 2 else max(least, min(1, most))
                 text += _written(inner, choice, slots=slots) * times
             case "SUBPATTERN":
                 text += SLOT if slots and value[0] == 1 else _written(value[3], choice, slots=slots)
@@ -242,6 +223,8 @@ def _of_set(members: Any, choice: int) -> str:
     operator, value = members[choice % len(members)]
     if str(members[0][0]) == "NEGATE":
         return "a0 .!"[choice % 5]
-    if str(operator) in ("LITERAL", "RANGE"):
-        return chr(value if str(operator) == "LITERAL" else value[0])
+    if str(operator) == "LITERAL":
+        return chr(value)
+    if str(operator) == "RANGE":
+        return chr(value[0])
     return _CATEGORIES.get(str(value), "a")

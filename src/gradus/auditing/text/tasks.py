@@ -28,14 +28,7 @@ from gradus.rewards.tryout import try_line
 TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
 PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
-_TRUTH = {
-    "true": True,
-    "1": True,
-    "yes": True,
-    "false": False,
-    "0": False,
-    "no": False,
-}
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class NoReward(RuntimeError):
@@ -91,9 +84,8 @@ class TextSubject:
     remote: bool = False  # it asks a server: its calls may take a minute, and are not made in the sandbox
     # The rewards of answers to many tasks in one call, None if it can only be asked one by one.
     judge_all: Callable[[Answers], Sequence[Reward]] | None = None
-    rewards: Rewards | None = (
-        None  # the reward functions that it is made of, which log figures and hear of the training's step
-    )
+    # The reward functions that it is made of, which log figures and hear of the training's step.
+    rewards: Rewards | None = None
     functions: Functions = ()  # those that decide the reward, whose source is read
     # The command line that scores one completion again, None if there is none.
     command: Callable[[TextTask, str], str] | None = None
@@ -110,12 +102,12 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         environment.close()
         return None
     rewards = rewards_of(grader)
-    places = {text.key: task for text, task in rows.items()}
+    tasks_by_key = {text.key: task for text, task in rows.items()}
     # Reward functions over rows see question, completion and columns, never the environment's own judge.
     reads_rows = spec.data_set is not None and rewards is not None
 
     def episode(text: TextTask, answer: str) -> Episode:
-        return _answered(environment, places[text.key], answer, judged=not reads_rows)
+        return _answered(environment, tasks_by_key[text.key], answer, judged=not reads_rows)
 
     def judge_all(answers: Answers) -> Sequence[Reward]:
         return grader.rewards([episode(*answer) for answer in answers])
@@ -178,6 +170,7 @@ def _questions(spec: EnvironmentSpec, environment: Any, *, tasks: int) -> dict[T
     candidates = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
     for name in spec.conditions:  # if rows are few
         candidates += spec.tasks(name)[:tasks]
+    # By the question: endless sources ask some again.
     rows: dict[str, tuple[TextTask, Task]] = {}
     any_order = False
     for number, task in enumerate(candidates):
@@ -210,6 +203,7 @@ def _text_task(
     bare = "" if answer is None else str(answer)
     text = _gold_text(spec, environment, task, observation) or bare
     before, after = _around(bare, text) if bare and bare in text else ("", "")
+    # The text of a gold policy need not hold the answer of the row; then all of it is gold.
     gold = text[len(before) : len(text) - len(after)]
     columns: Any = outcome.get("columns")
     row = cast("Mapping[str, Any]", columns if isinstance(columns, Mapping) else {})

@@ -42,8 +42,11 @@ class ToolEnvironment:
         self._begin("")
 
     def _begin(self, episode_id: str) -> None:
-        self._episode_id, self._answer, self._over = episode_id, "", False
-        self._steps = self._calls = 0
+        self._episode_id = episode_id
+        self._answer = ""
+        self._over = False
+        self._steps = 0
+        self._calls = 0
         # The step behind which get_reward was asked; it may be slow, and two askers must hear one answer.
         self._graded_step = -1
         self._components: Mapping[str, float] | None = None
@@ -144,7 +147,8 @@ class ToolEnvironment:
 
     def _run(self, call: ToolCall) -> tuple[ToolCall, Message]:
         """Carries out a call. Returns it with its fault, and the message with its result."""
-        fault, problem = "refused", self._problem(call)
+        fault = "refused"
+        problem = self._problem(call)
         content = f"Error: {problem}"
         if problem is None:
             try:
@@ -153,7 +157,8 @@ class ToolEnvironment:
             except GradusError:
                 raise
             except (Exception, SystemExit) as error:
-                fault, problem = "failed", f"{type(error).__name__}: {error}"
+                fault = "failed"
+                problem = f"{type(error).__name__}: {error}"
                 content = f"Error: {str(error) or type(error).__name__}"
         if problem is not None:
             call = replace(call, fault=fault, error=problem)
@@ -172,7 +177,8 @@ class ToolEnvironment:
         reply = self._hook("reply", text)
         # Without a method reply nobody answers, which ends the episode as well.
         self._over = reply is None
-        return self._closed(_observed() if reply is None else _observed(_from_user(reply)))
+        messages = [] if reply is None else [_from_user(reply)]
+        return self._closed(_observed(*messages))
 
     def _closed(self, observation: Observation) -> Observation:
         """Returns the observation, with the reward if the episode is over."""

@@ -35,7 +35,9 @@ class McpTools:
     """
 
     def __init__(self, server: Any, *, timeout: float = 30.0, only: Sequence[str] | None = None) -> None:
-        self.name, self._timeout, self._only = str(server), timeout, only
+        self.name = str(server)
+        self._timeout = timeout
+        self._only = only
         self._server = server.removeprefix("mcp:").strip() if isinstance(server, str) else server
         self._tools: tuple[Tool, ...] | None = None
         # All that belongs to one connection; None while there is none.

@@ -34,7 +34,8 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
     text = (inspect.getdoc(function) or "").strip()
     if not text:
         raise ValueError("it has no docstring")
-    hints, descriptions = get_type_hints(function), _descriptions(text)
+    hints = get_type_hints(function)
+    descriptions = _descriptions(text)
     properties: JsonDict = {}
     required: list[str] = []
     for place, parameter in enumerate(inspect.signature(function).parameters.values()):
@@ -53,7 +54,8 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
     # transformers leaves the key out if nothing is required; templates print what is there.
     if required:
         parameters["required"] = required
-    name, description = getattr(function, "__name__", repr(function)), _SECTION.split(text)[0].strip()
+    name = getattr(function, "__name__", repr(function))
+    description = _SECTION.split(text)[0].strip()
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
@@ -69,7 +71,8 @@ def _descriptions(text: str) -> dict[str, str]:
 
 def _schema(hint: Any) -> JsonDict:
     """Returns the JSON schema of a type hint."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if hint is Any:
         return {}
     if hint in _NAMES:
@@ -77,7 +80,8 @@ def _schema(hint: Any) -> JsonDict:
     if origin in (Union, types.UnionType):
         return _union(arguments)
     if origin is Literal:
-        return {"type": _one_or_all([_NAMES[type(value)] for value in arguments]), "enum": list(arguments)}
+        names = [_NAMES[type(value)] for value in arguments]
+        return {"type": _one_or_all(names), "enum": list(arguments)}
     if origin is list:
         return {"type": "array", "items": _schema(arguments[0])}
     if origin is dict:

@@ -61,9 +61,10 @@ def quoted(value: str) -> str:
 def parse_source(kind: str, argument: str | None) -> DataSource:
     """Reads the text after ``kind:``. Raises ConfigError for options that do not exist."""
     if not argument:
+        if kind == "hf":
+            raise ConfigError("hf needs a name, as in hf:OWNER/NAME[:CONFIG][@SPLIT]")
         hub = ", or a hub name, as in gsm8k:openai/gsm8k, which downloads it" if kind == "gsm8k" else ""
-        place = "OWNER/NAME[:CONFIG][@SPLIT]" if kind == "hf" else "PATH"
-        raise ConfigError(f"{kind} needs a {'name' if kind == 'hf' else 'path'}, as in {kind}:{place}{hub}")
+        raise ConfigError(f"{kind} needs a path, as in {kind}:PATH{hub}")
     name = f"{kind}:{argument}"
     place, _, query = argument.partition("?")
     return DataSource(name=name, kind=kind, place=place, **known_options(name, query, _OPTIONS))
@@ -138,7 +139,11 @@ def _items(source: DataSource, rows: Sequence[Row], columns: Columns, place: str
 def _with_solution(item: Item) -> Item:
     """Takes the text before ``####`` as the worked solution, as in GSM8K."""
     solution, mark, _ = item.answer.rpartition("####")
-    return replace(item, worked=re.sub(r"<<[^>]*>>", "", solution).strip() or None) if mark else item
+    if not mark:
+        return item
+    # A calculator's annotations, as in 48/2 = <<48/2=24>>24.
+    worked = re.sub(r"<<[^>]*>>", "", solution).strip()
+    return replace(item, worked=worked or None)
 
 
 def _system_prompt(source: DataSource, answered: bool) -> str:
@@ -156,12 +161,14 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
     path = Path(source.place).expanduser()
     test = Path(source.test).expanduser() if source.test else None
     if source.kind == "hf":
-        train, beside = _from_hub(source)
-        return train, _test_rows(test, "jsonl") if test else beside
+        train, held_out = _from_hub(source)
+        return train, _test_rows(test, "jsonl") if test else held_out
     if path.is_dir():
         # A folder as GSM8K is published; a test file that is named comes before the one in the folder.
         beside = path / "test.jsonl"
-        path, test = path / "train.jsonl", test or (beside if beside.exists() else None)
+        if test is None and beside.exists():
+            test = beside
+        path = path / "train.jsonl"
     elif not path.exists():
         # A name with a suffix is a mistyped path, and is not looked for on the hub.
         if source.kind != "gsm8k" or path.suffix:
@@ -182,13 +189,16 @@ def _from_hub(source: DataSource) -> tuple[list[Row], list[Row]]:
     """
     datasets = _datasets(source.place)
     place, _, split = source.place.partition("@")
-    name, config = (place, None) if Path(place).is_dir() else _name_and_config(place)
+    name = place
+    config = ""
+    if not Path(place).is_dir():  # whose path may hold a colon
+        name, _, config = place.partition(":")
     if source.kind == "gsm8k":
         config = config or "main"
     try:
         if not Path(name).is_dir():
             _ask_hub(name)
-        loaded: Any = datasets.load_dataset(name, config, split=split or None)
+        loaded: Any = datasets.load_dataset(name, config or None, split=split or None)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"the hub gave no data set {source.place}: {reason or type(error).__name__}") from error
@@ -197,11 +207,6 @@ def _from_hub(source: DataSource) -> tuple[list[Row], list[Row]]:
     if "train" not in loaded:
         raise ConfigError(f"{name} has no split called train; name one of {', '.join(loaded)} as in hf:{place}@SPLIT")
     return _listed(loaded["train"]), _listed(loaded.get("test", ()))
-
-
-def _name_and_config(place: str) -> tuple[str, str | None]:
-    name, _, config = place.partition(":")
-    return name, config or None
 
 
 def _ask_hub(name: str) -> None:
@@ -221,7 +226,7 @@ def _datasets(place: str) -> Any:
 
 def _listed(split: Any) -> list[Row]:
     """Rows as dictionaries, without cells that are empty."""
-    return [{name: cell for name, cell in row.items() if cell is not None} for row in split]
+    return list(map(_without_gaps, split))
 
 
 def read_rows(path: Path, kind: str) -> list[Row]:
@@ -258,11 +263,12 @@ def _csv_rows(path: Path) -> list[Row]:
         raise StorageError(
             f"{path} line {reader.reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
         ) from error
+    separator = "tab" if tabs else "comma"
     # A wrong separator shows as a single column.
     if len(names) < 2 or len(set(names)) < len(names):
         raise StorageError(
             f"{path} has the columns {', '.join(names) or 'none'}; expected two or more, each with a name of its own, and a "
-            f"{'tab' if tabs else 'comma'} between the cells; save a table of another form so, or as JSONL"
+            f"{separator} between the cells; save a table of another form so, or as JSONL"
         )
     if any(reader.restkey in row for row in rows):
         raise StorageError(f"{path} has a line with more cells than the header has columns")
@@ -270,7 +276,7 @@ def _csv_rows(path: Path) -> list[Row]:
 
 
 def _without_gaps(row: Row) -> Row:
-    """Leaves out the columns behind the end of a short line."""
+    """Leaves out cells that are empty, as those behind the end of a short line."""
     return {name: cell for name, cell in row.items() if cell is not None}
 
 

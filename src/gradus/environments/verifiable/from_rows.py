@@ -77,10 +77,11 @@ def one_turn(
 
 def weighted(rewards: Any) -> list[tuple[RewardFunction, float]]:
     """Returns functions with their weights; names are looked up, and a weight that is left out is 1."""
-    return [
-        (find_reward(reward) if isinstance(reward, str) else reward, 1.0 if weight is None else weight)
-        for reward, weight in reward_pairs(rewards)
-    ]
+    pairs: list[tuple[RewardFunction, float]] = []
+    for reward, weight in reward_pairs(rewards):
+        function = find_reward(reward) if isinstance(reward, str) else reward
+        pairs.append((function, 1.0 if weight is None else weight))
+    return pairs
 
 
 def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SECONDS.remote) -> Judge:
@@ -116,7 +117,7 @@ def _score(episode: Episode) -> Reward:
     if value is None:
         return Reward(grader="score", value=None, error=episode.outcome.get("error") or "the answer was not judged")
     # The one turn of the episode earned it all.
-    terms = ((RewardTerm(component="score", value=value),),)  # of the one turn
+    terms = ((RewardTerm(component="score", value=value),),)
     return Reward(grader="score", value=value, components={"score": value}, terms=terms)
 
 
@@ -173,7 +174,8 @@ def with_own_rewards(spec: EnvironmentSpec, grader: Grader, *, system_prompt: st
     Rows that would be read in tags become plain questions if no function reads tags, or if the questions ask for tags themselves: they are
     asked with ``system_prompt``, or without one, and the reward is the true reward. Rows that are examples in the prompt are not trained on.
     """
-    rewards, tasks = rewards_of(grader), spec.data_set
+    rewards = rewards_of(grader)
+    tasks = spec.data_set
     beside = replace(spec, graders={**spec.graders, grader.name: grader}, default_grader=grader.name)
     if rewards is None or not isinstance(tasks, TableTasks) or MARKED not in spec.graders:
         return beside

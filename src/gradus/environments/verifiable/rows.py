@@ -90,7 +90,9 @@ def usual_columns(
     """Finds the columns of rows by their usual names, if they are not named. ``way_out``: what to do if they are others."""
     question = question or question_column(rows) or "question"
     if answer is None:
-        answer = gold_column(rows) or (question if _ends_with_answer(plain(rows[0].get(question))) else "")
+        answer = gold_column(rows) or ""
+        if not answer and _ends_with_answer(plain(rows[0].get(question))):
+            answer = question
         tell_column(place, answer or "answer", way_out)
     return Columns(question=question, answer=answer)
 
@@ -177,21 +179,24 @@ def list_rows(data: Any) -> list[Row]:
     rows: list[Any] = []
     kind = type(data).__name__
     if hasattr(data, "iterrows"):
-        rows = data.astype(object).where(data.notna(), None).to_dict("records")  # what is missing is None, not NaN
+        # What is missing is None, not NaN, which no column of numbers can hold.
+        rows = data.astype(object).where(data.notna(), None).to_dict("records")
     # Data sets of Hugging Face are no lists, but they have places.
     elif isinstance(data, Iterator) or (hasattr(data, "__getitem__") and not isinstance(data, str | Mapping)):
         rows = list(cast(Iterator[Any], data))
     if rows and all(isinstance(row, Mapping) for row in rows):
         return rows
-    splits: list[Any] = []
+    hint = ""
     if isinstance(data, Mapping):
-        tables = cast(Mapping[Any, Any], data)
-        splits = [name for name, table in tables.items() if hasattr(table, "column_names")]
-    way_out = f"; give one of its splits, as in data[{splits[0]!r}]" if splits else ""
-    empty = " without rows" if isinstance(data, list) and not data else ""
+        for name, table in cast(Mapping[Any, Any], data).items():
+            if hasattr(table, "column_names"):
+                hint = f"; give one of its splits, as in data[{name!r}]"
+                break
+    elif isinstance(data, list) and not data:
+        hint = " without rows"
     raise ConfigError(
         "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}, got "
-        f"{kind}{empty}{way_out}"
+        f"{kind}{hint}"
     )
 
 
@@ -253,8 +258,9 @@ def read_content(content: Any) -> str:
     for part in cast(list[Any], content):
         kind = "text" if isinstance(part, str) else type(part).__name__
         if isinstance(part, dict):
-            part = cast(JsonDict, part)
-            kind, part = part.get("type", "text"), part.get("text")
+            fields = cast(JsonDict, part)
+            kind = fields.get("type", "text")
+            part = fields.get("text")
         if kind != "text" or not isinstance(part, str):
             raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")
         texts.append(part)

@@ -85,7 +85,9 @@ def answering_of(
     answers = [gold_answer(item.answer) for item in items if item.answer]
 
     def sample(rng: Random) -> str:
-        return rng.choice(answers) if answers else rng.choice(items).question.split()[-1]
+        if answers:
+            return rng.choice(answers)
+        return rng.choice(items).question.split()[-1]
 
     def vocabulary() -> Vocabulary:
         return text_vocabulary(texts() if texts else items, [system_prompt, write("known", "")])
@@ -93,11 +95,13 @@ def answering_of(
     # The best that a policy without eyes can do, which the audit calls the constant reflex.
     common = Counter(answers).most_common(1)[0][0] if answers else "0"
     policies = make_policies(sample, common, worked=worked, write=write)
-    ladder, teacher = ("random", "noisy:0.5", "noisy:0.2", "gold"), "teacher" if worked else "gold"
+    ladder = ("random", "noisy:0.5", "noisy:0.2", "gold")
+    teacher = "teacher" if worked else "gold"
     if len(answers) < len(items):
         # Nothing to teach, and nothing to be wrong about.
         del policies["gold"], policies["noisy"]
-        ladder, teacher = ("silence", "random"), None
+        ladder = ("silence", "random")
+        teacher = None
     return Answering(
         policies=policies, ladder=ladder, teacher=teacher, vocabulary=vocabulary, sample=sample, write=write
     )
@@ -244,8 +248,8 @@ def _metrics(episode: Episode, *, marked: bool) -> dict[str, float | None]:
     outcome = episode.outcome
     if outcome.get("correct") is None:
         return {}
-    figures = {"exact": outcome.get("exact"), "answered": float(outcome.get("given") is not None)}
-    return {"format": outcome.get("format"), **figures} if marked else figures
+    figures = {"format": outcome.get("format")} if marked else {}
+    return {**figures, "exact": outcome.get("exact"), "answered": float(outcome.get("given") is not None)}
 
 
 def _view(episode: Episode) -> EpisodeView:
@@ -254,6 +258,7 @@ def _view(episode: Episode) -> EpisodeView:
     score = outcome.get("correct")
     reward = episode.reward_value
     worth = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
+    # Rewards of one's own judge without the environment.
     if score is None and reward is not None:
         worth = f"reward {format_number(reward, 2)}"
     return EpisodeView(
@@ -266,7 +271,8 @@ def _view(episode: Episode) -> EpisodeView:
 @cache
 def _most_common(digits: int, operations: str) -> str:
     """Returns the most frequent answer of 2,000 sums. A command loads the environment several times."""
-    source, rng = ArithmeticTasks(digits=digits, operations=operations), child_rng(0, "most common answer")
+    source = ArithmeticTasks(digits=digits, operations=operations)
+    rng = child_rng(0, "most common answer")
     answers = Counter(source.item("train", rng.randrange(2**40)).answer for _ in range(2000))
     return answers.most_common(1)[0][0]
 
@@ -280,9 +286,13 @@ def _sum_vocabulary(source: ArithmeticTasks) -> Vocabulary:
 def text_vocabulary(items: Sequence[Item], always: Sequence[str]) -> Vocabulary:
     """Makes a vocabulary of the 2,000 most frequent words of these items and all words of ``always``; their characters are pieces."""
     texts = [f"{item.question} {item.worked or ''} {gold_answer(item.answer)}" for item in items]
+    # Numbers are spelled: too many different ones come to train a word for each.
     counts = Counter(word for text in texts for word in text.split() if not re.search(r"\d", word))
     # A word that stands once is spelled: its embedding would never be trained.
     frequent = [word for word, count in counts.most_common(_FREQUENT) if count > 1 and "▁" not in word]
     words = dict.fromkeys([*" ".join(always).split(), *frequent])
-    characters = {character for text in (*always, *texts) for character in text if not character.isspace()}
-    return Vocabulary(words=list(words), pieces=sorted(characters - {"▁"}))
+    # The mark of a space in the tokenizer is no character of its own.
+    characters = set("".join([*always, *texts])) - {"▁"}
+    return Vocabulary(
+        words=list(words), pieces=sorted(character for character in characters if not character.isspace())
+    )
