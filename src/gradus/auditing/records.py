@@ -138,6 +138,7 @@ class PanelEpisodes(Panel):
 
     def least_effect(self) -> float:
         """The least effect in units of the reward: a share of what the ladder's best policy earns above its worst."""
+        # Exploits are left out: one that earns most would make every other difference small.
         means = (mean_interval(self.rewards(name)).mean for name in (*self.ladder, *self.reflexes))
         numbers = [mean for mean in means if mean is not None]
         if numbers:

@@ -154,6 +154,7 @@ def run_audit(
     episodes = settings.episodes or (_AGENT_EPISODES if spec.foreign else _EPISODES)
     offered = offered_answers(spec, seed=seed)
     draw = blind_answers(spec, offered, seed=seed)
+    # What an agent's episode takes is known after the panel, and bounds its search.
     started = time.monotonic()
     panel = roll_out_panel(spec, audited, draw, episodes=episodes, seed=seed, progress=settings.progress)
     if spec.foreign and settings.budget is None:
@@ -323,6 +324,7 @@ def _text_checks(ground: Ground, *, unsafe: bool, found: Found | None) -> list[A
         return [grading(ground), leaks(ground)]
     if ground.subject.remote:
         paying.append(judge(ground))
+    # None if gold earns no more than other answers: then no form of it was asked.
     right_forms = next((check for check in paying if check.subject == "right answers"), None)
     checks = [
         figure(ground, right_forms),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
 import os
 import signal
 import sys
@@ -16,11 +17,11 @@ from collections.abc import Callable, Generator
 from math import ceil
 from traceback import walk_tb
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from gradus.core.errors import OutOfTime
 from gradus.core.frozen_record import frozen_record
-from gradus.core.values import JsonDict
+from gradus.core.values import Json, JsonDict
 
 T = TypeVar("T")
 STEP_SECONDS = 300.0  # of one call of an environment, unless its stepping says otherwise
@@ -49,6 +50,18 @@ def batch_seconds(answers: int, limit: float = GRADER_SECONDS.batch) -> float:
     (600.0, 1200.0)
     """
     return limit * max(1, ceil(answers / _BATCH))
+
+
+def arguments_for(function: Callable[..., Any], offered: Json) -> JsonDict:
+    """Return those of the offered arguments that a function names, all of them if it takes ``**more``.
+
+    >>> arguments_for(lambda seed: seed, {"seed": 7, "size": 3})
+    {'seed': 7}
+    """
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(offered)
+    return {name: value for name, value in offered.items() if name in parameters}
 
 
 class _TimeIsUp(BaseException):

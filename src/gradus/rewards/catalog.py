@@ -83,7 +83,7 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
     ``rewards``: functions, names, and pairs of one and its weight; a mapping from these to weights; or one name.
     """
     if isinstance(rewards, str):
-        rewards = [rewards]
+        rewards = [rewards]  # a text can be iterated over too
     if isinstance(rewards, Mapping):
         rewards = list(cast(Mapping[Any, Any], rewards).items())
     if not isinstance(rewards, Iterable):
@@ -162,7 +162,7 @@ def find_reward(name: str, settings: Json | None = None) -> RewardFunction:
 def _with_settings(name: str, make: Callable[..., Any], settings: Json) -> RewardFunction:
     try:
         return make(**settings)
-    except TypeError as error:
+    except TypeError as error:  # a setting that it does not have, or one that is missing
         names = ", ".join(inspect.signature(make).parameters)
         raise ConfigError(f"reward {name!r}: {error}; its settings in a recipe are {names}") from error
 

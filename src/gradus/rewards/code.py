@@ -86,9 +86,11 @@ def find_code(text: str) -> str:
     marked = [code for info, code in blocks if _PYTHON.match(info)]
     unmarked = [code for info, code in blocks if not info]
     likely = [code for code in unmarked if _STATEMENT.search(code)]  # what a program printed is unmarked too
+    # The last one: earlier blocks are often drafts.
     for codes in (marked, likely, unmarked):
         if codes:
             return codes[-1]
+    # A model may write bare code between the tags.
     _, opening, rest = visible.rpartition("<answer>")
     inside, closing, _ = rest.partition("</answer>")
     return inside.strip() if opening and closing else visible

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError
 from gradus.core.errors import OutOfTime
-from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
+from gradus.core.foreign import GRADER_SECONDS, arguments_for, batch_seconds, raised_at, within
 from gradus.core.frozen_record import frozen_record
 from gradus.core.records import LARGEST_REWARD
 from gradus.core.values import Json, JsonDict, number_of
@@ -169,6 +169,7 @@ class Rewards:
             )
         if not math.isfinite(weight):
             raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
+        # Under the name of the author's own function, which may now be wrapped.
         self.functions[name] = as_trl(function)
         self.weights[name] = float(weight)
 
@@ -216,7 +217,8 @@ class Rewards:
             errors = [f"None came from every reward function ({', '.join(components)})"]
         # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
         size = sum(map(abs, terms.values()))
-        if not errors and not size <= LARGEST_REWARD:  # nor is NaN
+        # Not "size > ...", which NaN would pass: infinite terms of both signs.
+        if not errors and not size <= LARGEST_REWARD:
             errors = [self._too_large(terms)]
         if errors:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(errors))
@@ -292,9 +294,8 @@ class Rewards:
 
     def _arguments(self, name: str, rows: Sequence[Completion], log: _Log) -> JsonDict:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
-        columns: dict[str, None] = {}  # rows may lack some, which are None there
-        for row in rows:
-            columns.update(dict.fromkeys(row.columns))
+        # Rows may lack some, which are None there.
+        columns = dict.fromkeys(column for row in rows for column in row.columns)
         arguments: JsonDict = {}
         for column in columns:
             arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
@@ -306,8 +307,9 @@ class Rewards:
         arguments["log_extra"] = log.extra
         arguments["log_metric"] = log.metric
 
-        parameters = inspect.signature(self.functions[name]).parameters
-        needed = [parameter.name for parameter in parameters.values() if _is_needed(parameter)]
+        function = self.functions[name]
+        parameters = inspect.signature(function).parameters.values()
+        needed = [parameter.name for parameter in parameters if _is_needed(parameter)]
         if "answer" in columns:
             for gold in GOLD_COLUMNS.intersection(needed) - arguments.keys():
                 arguments[gold] = arguments["answer"]
@@ -315,9 +317,7 @@ class Rewards:
         if missing:
             listed = ", ".join(columns) or "none"
             raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {listed}")
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return arguments
-        return {name: argument for name, argument in arguments.items() if name in parameters}
+        return arguments_for(function, arguments)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
@@ -336,7 +336,7 @@ def copied_cell(cell: Any) -> Any:
 
 def reward_name(function: RewardFunction) -> str:
     """Returns the component's name: the attribute ``component_name`` if there is one, else the function's own."""
-    plain = function
+    plain = function  # a partial has no name of its own
     while isinstance(plain, partial):
         plain = plain.func
     return getattr(function, "component_name", None) or getattr(plain, "__name__", None) or type(plain).__name__

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from gradus.core.values import Json, JsonDict
+from gradus.core.foreign import arguments_for
+from gradus.core.values import Json, JsonDict, is_table
 
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
@@ -111,13 +112,11 @@ def _arguments(function: Callable[..., Any], row: Json) -> JsonDict:
     gold = next((name for name in _GOLD if name in parameters), None)
     if gold:
         arguments.setdefault(gold, row.get("answer"))
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return arguments
-    return {name: arguments[name] for name in parameters if name in arguments}
+    return arguments_for(function, arguments)
 
 
 def _number(result: Any) -> Any:
     """The score of a result; verl may return a record of it."""
-    if isinstance(result, Mapping):
-        result = cast(Json, result).get("score")
+    if is_table(result):
+        result = result.get("score")
     return float(result) if isinstance(result, bool) else result

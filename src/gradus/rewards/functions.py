@@ -97,6 +97,7 @@ def is_strict_format(text: str) -> bool:
     False
     """
     text = without_thoughts(text)
+    # The pattern alone would take a second answer block for text within the first.
     if any(text.count(tag) != 1 for tag in _TAGS):
         return False
     match = _STRICT.fullmatch(text)
@@ -111,6 +112,7 @@ def incremental_format(text: str) -> float:
     """0.25 for each of the four tags that stands exactly once; minus 0.01 a character after the end, 0.5 at most."""
     visible = without_thoughts(text)
     tags = sum(visible.count(tag) == 1 for tag in _TAGS)
+    # Without the last tag nothing stands behind it; the whole text would be in ``after``.
     _, end, after = visible.rpartition(_TAGS[-1])
     too_much = len(after.strip()) if end else 0
     return 0.25 * tags - min(0.01 * too_much, 0.5)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import fsum
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
-from gradus.core.values import JsonDict
+from gradus.core.values import JsonDict, is_table
 from gradus.rewards.catalog import RewardChoice, load_rewards
 from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, TrainerState, Weights
 
@@ -94,6 +94,7 @@ def own_grader(
     ``messages``: the functions get chat messages; None, as in TRL: if the rows are chats. ``max_steps``: of the training whose progress
     the functions are told; None outside a training. ``epochs_a_step``: see :class:`TrainerState`.
     """
+    # Rows of other environments than tables have no such field.
     if messages is None:
         messages = bool(getattr(spec.data_set, "chats", False))
     loaded = load_rewards(rewards.entries, functions=rewards.functions, messages=messages)
@@ -139,6 +140,7 @@ def reweigh(grader: Grader, weights: Weights) -> Grader:
             rewards = [_switched_on(reward, fresh, grader.per_turn) for reward in rewards]
         return rewards
 
+    # The declared range was that of the old weights.
     return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
@@ -190,7 +192,7 @@ def completion_of(episode: Episode) -> Completion:
         results = [message for message in episode.final.messages if message.role == "tool"]
         messages += _seen(results, "") if results else []
     columns: Columns = episode.outcome
-    if isinstance(columns.get("columns"), Mapping):
+    if is_table(columns.get("columns")):
         columns = columns["columns"]
     if any(turn.asked for turn in episode.turns):  # a foreign agent's calls
         conversation = [*_seen(first.messages, first.observation), *messages]
@@ -222,6 +224,7 @@ def _seen(messages: Sequence[Message], text: str) -> list[JsonDict]:
 
 def _spoken(turn: Turn) -> JsonDict:
     """Returns an answer as a chat message, its calls apart from its text."""
+    # What could not be read as a call stays in the text, where functions can see it.
     calls = [call for call in turn.calls if call.fault != "malformed"]
     if not calls:
         return {"role": "assistant", "content": turn.action}

@@ -143,6 +143,7 @@ class RewardSchedule:
         self.plan(step)  # refuses a step that is not the next
         self._step = step
         _, starts_stage = self._stage(step + 1)
+        # A stage says its weights itself; what was adapted before belongs to another one.
         if starts_stage:
             self._weights = self._first_weights(step + 1)
         elif self._adaptive is not None:
@@ -158,6 +159,7 @@ class RewardSchedule:
 
     def restore(self, state: Json) -> None:
         """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
+        # Of a run whose rewards have changed, the stored weights would name components that are not there.
         weights = {name: float(weight) for name, weight in state["weights"].items()}
         if weights.keys() != self._base.keys():
             raise ConfigError(

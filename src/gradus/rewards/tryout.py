@@ -16,7 +16,7 @@ from typing import Any, cast
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.core.frozen_record import frozen_record
-from gradus.core.values import JsonDict
+from gradus.core.values import JsonDict, as_mapping
 from gradus.rewards.answers import read_answer
 from gradus.rewards.catalog import built_in_name
 from gradus.rewards.compose import Columns, Completion, Rewards, ScoredCompletion, completion_text
@@ -131,7 +131,7 @@ def _is_chat(cell: Any) -> bool:
 
 
 def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"role", "content"} <= cast(Columns, value).keys()
+    return {"role", "content"} <= as_mapping(value).keys()
 
 
 def try_line(rewards: Rewards, completion: Completion) -> str:

@@ -10,8 +10,9 @@ import os
 import secrets
 import select
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
+from gradus.core.values import as_mapping
 from gradus.sandbox import clock
 
 _MOST = 1 << 20  # bytes of one message: an endless one must not fill this process's memory
@@ -36,7 +37,7 @@ class Channel:
         number = secrets.token_hex(8)
         self._send({**request, "id": number})
         reply = self.receive(seconds)
-        fields = cast("dict[str, Any]", reply) if isinstance(reply, dict) else {}
+        fields = dict(as_mapping(reply))
         if fields.pop("id", None) != number or self._has_more():
             raise BrokenPipeError("the other process sent something else than the reply to this request")
         return fields

@@ -22,9 +22,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from gradus.core.errors import GradusError
+from gradus.core.values import is_table
 from gradus.sandbox import clock, worker_loop
 from gradus.sandbox.channel import Channel
 from gradus.sandbox.confinement import confine, refuse_calls
@@ -57,10 +58,11 @@ def _result(fields: Mapping[str, Any]) -> Any:
     """Return the result in a reply. Raises WorkerError if the call raised, BrokenPipeError for anything else."""
     if "result" in fields:
         return fields["result"]
-    error: Any = fields.get("error")
-    if not isinstance(error, dict):
+    error = fields.get("error")
+    if not is_table(error):
         raise BrokenPipeError("the other process sent something else than a reply")
-    kind, message = (str(cast(dict[str, Any], error).get(name)) for name in ("type", "message"))
+    kind = str(error.get("type"))
+    message = str(error.get("message"))
     if kind in ("OutOfCpuTime", "MemoryError"):
         raise WorkerLimit(kind, message)
     raise WorkerError(kind, message)

@@ -63,7 +63,7 @@ class Gain:
 
     def is_flat(self, least: float) -> bool:
         """The reward falls by the least effect, or rises by less although the true reward rises."""
-        # The same reward on every task: the step is 0.
+        # The same reward on every task: the step is 0, though an interval without spread has no bounds.
         high = 0.0 if self.reward.ties == self.reward.n >= _FEW else high_of(self.reward)
         if self.is_sure or high is None:
             return False
@@ -129,6 +129,7 @@ def check_exploits(panel: PanelEpisodes) -> AuditCheck:
     if not tried:
         evidence = "no exploits are declared; the search tries constants and cycles"
         return AuditCheck(subject="exploits", status="note", evidence=evidence)
+    # An exploit that beats the best reflex by less is noise in what the ladder spans.
     least = panel.least_effect()
     best = max(tried, key=lambda gain: gain.mean)
     nearest = f"the nearest is {_sentence([best])}"

@@ -145,6 +145,7 @@ def _not_deterministic(
     elsewhere: Elsewhere | None,
 ) -> list[str]:
     """Each task in a fresh environment, after other tasks beside another environment, and in another process."""
+    # State that is left from another task, or that environments share, shows only if they are rolled out otherwise.
     first = digests(spec, tasks, draw, seed)
     again = _rolled_out_again(spec, tasks, draw, seed)
     problems: list[str] = []
@@ -230,6 +231,7 @@ def _leaks(
     shown: list[dict[str, Any]] = []
     outcomes: list[Mapping[str, Any]] = []
     named: list[str] = []
+    # Each task in an environment of its own: what one shows of the task before it is no leak of its own task.
     for task in tasks if keys else ():
         with closing(blocking(spec.make())) as environment:
             places: dict[str, Any] = {}

@@ -25,6 +25,7 @@ from gradus.sandbox.command import sandbox_works
 Row = tuple[str, TextTask, str]  # the name of an operator, a task, and an answer
 Probes = dict[str, list[Probe]]  # by the name of the operator
 
+# What an answer may stand behind: a fence, a tag, a box, hashes, or words with a colon as "The final answer:".
 _MARKS = re.compile(r"```\w*\n|<[A-Za-z_]\w*>|\\boxed\{|#{2,}|\b[A-Z][a-z]+(?: [a-z]+){0,3}:")
 _MOST_FORMS = 12  # of the grader's source
 FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as a completion
@@ -223,6 +224,7 @@ class Ground:
             error=score.error,
             skipped=score.skipped,
         )
+        # Hung is apart from errors: it is a finding of its own, and was cut off by the audit.
         self.probes.setdefault(check, []).append(probe)
         self.skipped[check] += score.skipped
         self.scored += score.value is not None
@@ -261,7 +263,7 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
     Gold is a foreign text like any other: all is asked in the sandbox if this machine has one, unless ``unsafe``.
     """
     scorer.confined = sandbox_works() and not subject.remote and not unsafe
-    tasks = [task for task in subject.tasks if task.gold]
+    tasks = [task for task in subject.tasks if task.gold]  # of the others nothing can be held against an answer
     scorer.allow(_UNTIL["gold"])
     form, tasks = _in_best_form(tasks, scorer, subject)
     share = effort(tasks, scorer)
@@ -368,6 +370,7 @@ def find_bases(ground: Ground) -> None:
             key = right.task.key
             floor = nothing.reward
             bases[key] = Base(gold=right.value, wrong=fmean(wrong.get(key, [floor])), silence=floor)
+    # A right answer may earn less on some tasks, as one that is longer; the most is what the others are held against.
     top = max((base.gold for base in bases.values()), default=0.0)
     ground.bases = bases
     floors = [min(base.wrong, base.silence) for base in bases.values()]

@@ -39,6 +39,7 @@ def sanity(ground: Ground) -> AuditCheck:
         ground.enter("sanity")
         problems += [_asked_again(ground), _in_a_batch(ground), _at_steps(ground)]
     problems += [_unpaid(ground), _out_of_range(ground)]
+    # Gold that earns the most there is may earn nothing more than other answers.
     top = max((base.gold for base in ground.bases.values()), default=0.0)
     earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
     sentences = list(filter(None, problems)) or [f"gold earns {earned} on {n} tasks, and the same again"]
@@ -106,7 +107,7 @@ def _at_steps(ground: Ground) -> str:
     for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
         subject = replace(ground.subject, judge=partial(_judge_at, ground.subject, share))
         scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
-        scores = scorer.fresh(rows)
+        scores = scorer.fresh(rows)  # past the cache, which holds what was earned at another step
         if not _earns_more(ground, rows, scores):
             return (
                 f"at the {name} step of a training gold earns no more than a wrong answer, e.g. {rows[0][1][:60]!r} earns "
@@ -239,6 +240,7 @@ def grading(ground: Ground) -> AuditCheck:
         evidence = f"it fails on {failed} of {failed + ground.scored:,} answers, e.g. on {raised}; return the least reward instead"
     else:
         evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {raised}"
+    # In the sandbox it may miss a file or a server that it has outside, which is no fault of its own.
     if not ground.scored and ground.scorer.confined:
         evidence += ". It was asked in a sandbox, without network, environment or other files than Python's; --unsafe asks outside"
         if _is_of_the_system(first.error or ""):
@@ -261,6 +263,7 @@ def judge(ground: Ground) -> AuditCheck:
     """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost."""
     errors = ground.errors
     logged = ground.scorer.logged
+    # A grader that fails before it asks anything has errors and no calls.
     answers = ground.scorer.calls
     missing = wilson(len(errors), max(answers, len(errors), 1))
     spread = mean_interval(list(logged.get("judge_disagreement", ())))

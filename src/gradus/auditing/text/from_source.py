@@ -30,6 +30,7 @@ _BESIDE = (
     "TRYGOLD",
     "GOLDTRY",
 )
+# A word that opens something may be looked for together with what closes it.
 _BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -151,6 +152,7 @@ def _in_both_forms(text: str, place: Place, *, near: bool = False) -> Iterator[T
 
 def _lengths(source: Dictionary) -> Mapping[str, Place]:
     """Texts of as many words, and of as many characters, as the numbers of the source say, one less and one more."""
+    # A limit may be meant as "more than" or as "at least".
     texts: dict[str, Place] = {}
     for number, place in source.numbers.items():
         is_length = 1 < number <= _LONGEST and number == int(number)

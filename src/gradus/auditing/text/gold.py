@@ -7,14 +7,15 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.values import as_mapping, is_table
 
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d)")  # a period may end the sentence
 _PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]{0,300}(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
@@ -33,7 +34,7 @@ LISTED = (
 )  # separators of elements, which a grid or a formula has not
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 _MOST_LABELS = 12  # of a closed set
-_TINY = 1e-300
+_TINY = 1e-300  # two zeros are equal, and are not divided by
 
 
 def is_number(text: str) -> bool:
@@ -97,6 +98,7 @@ def elements_of(gold: str) -> Elements | None:
         return Elements(texts=gold[1:-1].split(separator), separator=separator, opening="[", closing="]")
     if gold[:1] in "[{":
         return None
+    # The first that leaves no element empty: lines before commas, and spaces last.
     for separator in _SEPARATORS:
         texts = gold.split(separator)
         if len(texts) > 1 and all(texts):
@@ -191,9 +193,9 @@ class Others:
         return frozenset(piece for piece, count in counts.items() if count >= _NEARLY_ALL * len(self.golds))
 
     @cached_property
-    def objects(self) -> list[dict[str, Any]]:
+    def objects(self) -> list[Mapping[str, Any]]:
         """The golds that are JSON objects."""
-        return [value for value in map(_json, self.golds) if isinstance(value, dict)]
+        return list(filter(is_table, map(_json, self.golds)))
 
     @cached_property
     def labels(self) -> list[str]:
@@ -291,11 +293,9 @@ class Gold:
         return _json(self.text)
 
     @cached_property
-    def object(self) -> dict[str, Any]:
+    def object(self) -> Mapping[str, Any]:
         """The JSON object; empty if it is not one."""
-        if isinstance(self.json, dict):
-            return cast("dict[str, Any]", self.json)
-        return {}
+        return as_mapping(self.json)
 
     @cached_property
     def elements(self) -> Elements | None:

@@ -122,7 +122,7 @@ def _times_ten(gold: str, rng: Random) -> Text:
 
 
 _ROUGHLY = _says(r"(?i)\b(?:about|around|approximate\w*|roughly|estimate\w*|within|nearest|round\w*|tolerance)\b|±")
-_ROUNDED = 0.02
+_ROUNDED = 0.02  # a smaller difference of a decimal number may be rounding
 
 
 def _off(share: float) -> Wrong:
@@ -131,7 +131,7 @@ def _off(share: float) -> Wrong:
     def change(number: str, rng: Random) -> Text:
         if not re.fullmatch(r"-?\d+(?:\.\d+)?", number):
             return None
-        places = len(number.partition(".")[2])
+        places = len(number.partition(".")[2])  # as many decimals as the right answer has
         if places and share < _ROUNDED:
             return None
         return f"{float(number) * (1 + share):.{places}f}"
@@ -340,6 +340,7 @@ _NAMES_KEYS = _says(r"(?i)\b(?:keys?|fields?|properties|attributes|arguments|too
 
 def _written(value: Any, gold: str) -> str:
     """JSON with the spaces that the gold answer has."""
+    # A grader that compares letters would refuse right JSON in another spelling, and wrong JSON for that reason alone.
     has_spaces = ", " in gold or ": " in gold
     return json.dumps(value, separators=None if has_spaces else (",", ":"), ensure_ascii=False)
 

@@ -65,6 +65,7 @@ _SCORE = TypeAdapter(AnswerScore)
 def checked_score(reply: Any) -> AnswerScore:
     """The score that a process sent. Raises BrokenPipeError if a field is missing, too many, or of another type."""
     try:
+        # Every field must be there, though each has a default; one too many is refused by the record.
         return _SCORE.validate_python({name: reply[name] for name in AnswerScore.__dataclass_fields__} | reply)
     except (KeyError, TypeError, ValidationError) as error:
         raise BrokenPipeError(f"the grader's process sent something else than a score: {error}") from error
@@ -130,6 +131,7 @@ class GraderProcess:
 
 def _folders_of(functions: Functions) -> list[str]:
     """The folders of the files that functions are written in."""
+    # A grader may read a file that lies beside it.
     codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
     files = {Path(code.co_filename) for code in codes if code is not None}
     return sorted(str(file.resolve().parent) for file in files if file.is_file())
@@ -173,6 +175,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         took = max(0.0, clock.now() - started)
         return [asdict(replace(score, executed=executed, seconds=took)) for score in scores]
 
+    # Tasks are known here from before the fork, so that their keys are enough.
     def score(rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         answers = [(tasks[key], answer.replace(CANARY, str(canary))) for key, answer in rows]
         return within(seconds * len(rows), answers)
@@ -222,7 +225,8 @@ class Scorer:
         by_key = {(task.key, answer): (task, answer) for task, answer in rows}
         missing = {key: row for key, row in by_key.items() if key not in self.known}
         scores = dict(zip(missing, self._asked([*missing.values()]), strict=True))
-        self.known.update({key: score for key, score in scores.items() if not score.skipped})  # may be asked later
+        # What was skipped may be asked later, when a check with more time comes.
+        self.known.update({key: score for key, score in scores.items() if not score.skipped})
         results = ChainMap(scores, self.known)
         return [results[task.key, answer] for task, answer in rows]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from gradus.core import (
     EnvironmentSpec,
@@ -20,6 +20,7 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.values import as_mapping
 from gradus.core.waiting import blocking
 from gradus.rewards import Rewards
 from gradus.rewards.grading import completion_of, rewards_of
@@ -205,8 +206,7 @@ def _text_task(
     before, after = _around(bare, text) if bare and bare in text else ("", "")
     # The text of a gold policy need not hold the answer of the row; then all of it is gold.
     gold = text[len(before) : len(text) - len(after)]
-    columns: Any = outcome.get("columns")
-    row = cast("Mapping[str, Any]", columns if isinstance(columns, Mapping) else {})
+    row = as_mapping(outcome.get("columns"))
     return TextTask(
         key=f"{task.condition}-{task.seed}-{number}",
         prompt=observation.text,

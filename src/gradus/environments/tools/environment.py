@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
 from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
 from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
-from gradus.core.values import Json, JsonDict, number_of, stand_in
+from gradus.core.foreign import arguments_for
+from gradus.core.values import Json, number_of, stand_in
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.tool import Tool, as_tool, check_arguments
@@ -71,7 +72,8 @@ class ToolEnvironment:
         self._end_servers()
         self._begin(episode_id or f"tools-{seed or 0}")
         # The tools are collected after reset: a class may choose them by its task.
-        first = settled(self.instance.reset(**_named(self.instance.reset, {"seed": seed or 0, **options})))
+        reset = self.instance.reset
+        first = settled(reset(**arguments_for(reset, {"seed": seed or 0, **options})))
         self._by_name = self._collect()
         if isinstance(first, list | tuple):
             return _observed(*cast(Sequence[Message], first))
@@ -232,12 +234,3 @@ def _after_calls(calls: Sequence[ToolCall], messages: Sequence[Message], fault: 
 
 def _total(components: Mapping[str, float] | None) -> float | None:
     return None if components is None else fsum(components.values())
-
-
-def _named(function: Callable[..., Any], options: Json) -> JsonDict:
-    """Returns the options that a function names; all of them if it takes ``**options``."""
-    parameters = inspect.signature(function).parameters.values()
-    # A class that takes **options gets all of them; any other gets the options that it names.
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return dict(options)
-    return {parameter.name: options[parameter.name] for parameter in parameters if parameter.name in options}
