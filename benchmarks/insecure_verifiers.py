@@ -23,7 +23,7 @@ from typing import Any
 from graderfix.__main__ import _clone, take_files
 
 from gradus.auditing.result import verdict_of
-from gradus.auditing.run import audit_text
+from gradus.auditing.run import AuditSettings, audit_text
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.core.documents import SCHEMA
 from gradus.core.files import write_text
@@ -137,7 +137,7 @@ def _audited(name: str, files: str, seed: int) -> dict[str, Any]:
         problems[str(number)] = _problem(function, gold, calls)
     judge, functions = _judge(name, problems)
     subject = TextSubject(name=name, grader="verify", tasks=tasks, judge=judge, functions=functions)
-    checks = audit_text(subject, seed=seed)[0]
+    checks = audit_text(subject, AuditSettings(seed=seed))[0]
     failed = [f"{check.subject}: {check.evidence}" for check in checks if check.status == "fail"]
     return {"verdict": verdict_of(checks), "evidence": failed, "seconds": round(time.monotonic() - started, 1)}
 

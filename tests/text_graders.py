@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradus.auditing.records import AuditCheck
-from gradus.auditing.run import audit_text
+from gradus.auditing.run import AuditSettings, audit_text
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import Ground, prepare
 from gradus.auditing.text.gold import Gold, Others
@@ -73,7 +73,9 @@ def subject(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
 
 def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, AuditCheck]:
     """All checks of a grader, by name."""
-    return {check.subject: check for check in audit_text(subject(judge, tasks), **options)[0]}
+    seconds = options.pop("seconds", None)
+    checks, _ = audit_text(subject(judge, tasks), AuditSettings(**options), seconds=seconds)
+    return {check.subject: check for check in checks}
 
 
 class Paying:

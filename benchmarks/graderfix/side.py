@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from graderfix.rivals import RIVALS
 from graderfix.rows import rows
 from gradus.auditing.result import verdict_of
-from gradus.auditing.run import audit_text
+from gradus.auditing.run import AuditSettings, audit_text
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 _TASKS = 48
@@ -54,7 +54,7 @@ def _verdict(grader: dict[str, Any], seed: int, folder: str, by: str) -> tuple[s
         return "not run", [f"{type(error).__name__}: {error}"[:300]], {}
     if by != "gradus":
         return *RIVALS[by](subject, "call" in grader), {}
-    checks = audit_text(subject, seed=seed)[0]
+    checks = audit_text(subject, AuditSettings(seed=seed))[0]
     shares: dict[str, float] = {}
     for check in checks:
         for name in ("free", "near") if check.subject == "figure" else ():

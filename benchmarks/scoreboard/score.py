@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gradus.auditing.result import verdict_of
-from gradus.auditing.run import audit_text
+from gradus.auditing.run import AuditSettings, audit_text
 from gradus.auditing.text.tasks import TextSubject
 from gradus.sandbox import clock
 from gradus.stats import wilson
@@ -50,7 +50,7 @@ class Row:
 def judged(case: Case, *, seed: int) -> Row:
     """Audit one case."""
     started = clock.now()
-    checks = audit_text(case.subject(), seed=seed)[0]
+    checks = audit_text(case.subject(), AuditSettings(seed=seed))[0]
     failed = [check for check in checks if check.status == "fail"]
     noted = any(note.kind == case.noted for check in checks for note in check.notes)
     return Row(

@@ -153,15 +153,15 @@ def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
     probes = [replace(p, answer=str(p.value)) for p in _answered("x", [1.0, 0.2, 0.2, 0.6])]
     probes[0] = replace(probes[0], right=True)
     bases = {probe.task.key: base for probe in probes}
-    found = rate("x", probes, bases, 2.0, least=0.1, guess=0.3)
+    found = rate("x", probes, bases, 2.0, guess=0.3)
     unearned = [-0.02, -0.02, -0.02, 0.18]  # 0.05 of the tasks more are guessed, for 0.8 each; then by the range of 2
     assert found.unearned.mean == pytest.approx(0.03)
     assert found.p == pytest.approx(ttest_1samp(unearned, 0.1, alternative="greater").pvalue)
     assert (found.mean, found.right, found.example["answer"]) == (0.5, 0.25, "0.6")
-    seldom = rate("x", probes, bases, 2.0, least=0.1, guess=0.2)  # the answer was right more often than that
+    seldom = rate("x", probes, bases, 2.0, guess=0.2)  # the answer was right more often than that
     assert seldom.unearned.mean == pytest.approx(0.05)
     for value, p in ((0.7, 0.5**4), (0.25, 1.0)):
-        assert rate("x", _answered("x", [value] * 4), bases, 1.0, least=0.1, guess=0.0).p == p
+        assert rate("x", _answered("x", [value] * 4), bases, 1.0, guess=0.0).p == p
 
 
 def test_the_base_of_a_task_is_gold_silence_and_the_mean_of_wrong_answers():

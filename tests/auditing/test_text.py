@@ -353,7 +353,7 @@ def test_what_is_shown_is_asked_again_in_a_new_process():
         calls.append(answer)
         return float(answer == task.gold or len(calls) > 100)
 
-    checks, _ = audit_text(subject(judge, sums(24)), seed=0)
+    checks, _ = audit_text(subject(judge, sums(24)))
     assert any(check.notes for check in checks)
     (sanity,) = (check for check in checks if check.subject == "sanity")
     assert "earns 1.0 and, asked again, 0.0" in sanity.evidence

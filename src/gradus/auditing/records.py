@@ -174,5 +174,6 @@ def signed(figure: Paired | Interval, digits: int = 3) -> str:
 
 def shortened(text: str) -> str:
     """An error in one line of at most 300 characters: its beginning, and its end, where the place stands that raised it."""
+    # A message may span many lines, as the page of a server in it.
     line = " ".join(text.split())
     return line if len(line) <= 300 else f"{line[:195]}...{line[-100:]}"

@@ -184,6 +184,7 @@ def _document(check: AuditCheck) -> dict[str, Any]:
 
 def _remedy(check: AuditCheck) -> str:
     """What to change: of the kind of answer that pays, if the check shows one."""
+    # That of the completion knows more than that of the check.
     changes = (note.change for note in check.notes if note.kind == "exploit" and note.change)
     return next(changes, "") or check.remedy or _REMEDIES.get(check.subject, _REMEDIES["search"])
 
@@ -198,6 +199,7 @@ def verdict_of(checks: Sequence[AuditCheck]) -> str:
 
 def plain(value: Any) -> Any:
     """JSON values only: records as objects, what is not finite as null."""
+    # pydantic knows dataclasses and writes what is not finite as null; json does neither.
     return json.loads(TypeAdapter(Any).dump_json(value))
 
 

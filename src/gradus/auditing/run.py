@@ -30,6 +30,7 @@ from gradus.auditing.plans.panel import (
     main_tasks,
     roll_out_panel,
 )
+from gradus.auditing.plans.plan import Draw
 from gradus.auditing.records import (
     AuditCheck,
     GradedCompletion,
@@ -116,14 +117,7 @@ def run_text_audit(
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None
-    checks, n = audit_text(
-        subject,
-        seed=seed,
-        limit=settings.limit,
-        unsafe=settings.unsafe,
-        progress=settings.progress,
-        found=settings.found,
-    )
+    checks, n = audit_text(subject, settings)
     tasks = check_tasks(
         spec,
         blind_answers(spec, seed=seed),
@@ -165,7 +159,7 @@ def run_audit(
     points = [_point(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
     hack = None
     if panel.is_graded:
-        checks, hack, search = _checked(spec, audited, panel, offered, settings)
+        checks, hack, search = _checked(spec, audited, panel, offered, draw, settings)
         for plan, finals in zip(search.finalists, search.episodes, strict=True):
             points.append(_point(f"search: {plan.describe()}", "search", finals))
     else:
@@ -198,20 +192,18 @@ def _checked(
     grader: Grader,
     panel: PanelEpisodes,
     offered: Sequence[str],
+    draw: Draw,
     settings: AuditSettings,
 ) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
-    seed = settings.seed
-    tasks = main_tasks(spec, panel.tasks)
-    draw = blind_answers(spec, offered, seed=seed)
     search = search_plans(
         spec,
         grader,
         panel,
-        tasks,
+        main_tasks(spec, panel.tasks),
         draw,
         budget=_BUDGET if settings.budget is None else settings.budget,
-        seed=seed,
+        seed=settings.seed,
         offered=offered,
         progress=settings.progress,
     )
@@ -228,19 +220,15 @@ def _checked(
 
 def audit_text(
     subject: TextSubject,
+    settings: AuditSettings = AuditSettings(),
     *,
-    seed: int = 0,
     seconds: float | None = None,
-    limit: float | None = None,
-    unsafe: bool = False,
-    progress: Progress | None = None,
-    found: Found | None = None,
 ) -> tuple[list[AuditCheck], int]:
     """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
 
-    ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``limit``: of all calls together, 20 s and 180; what is
-    not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is given (what,
-    answers asked, of about how many), ``found`` each exploit when it is found. The same subject and seed give the same result, unless a call or the whole lies at its limit.
+    ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``settings.limit``: of all calls together, 20 s and 180;
+    what is not asked within it leaves its check unresolved. The same subject and seed give the same result, unless a call or the whole
+    lies at its limit.
     """
     usual_seconds = GRADER_SECONDS.answer
     usual_limit = CALLS_SECONDS
@@ -252,12 +240,12 @@ def audit_text(
     scorer = Scorer(
         subject,
         seconds=usual_seconds if seconds is None else seconds,
-        limit=usual_limit if limit is None else limit,
-        tell=_teller(subject, progress) if progress else None,
+        limit=usual_limit if settings.limit is None else settings.limit,
+        tell=_teller(subject, settings.progress) if settings.progress else None,
     )
     try:
-        ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
-        checks = _text_checks(ground, unsafe=unsafe, found=found)
+        ground = prepare(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
+        checks = _text_checks(ground, settings)
     finally:
         scorer.close()
     return [_as_far_as_asked(check, ground) for check in checks], len(ground.tasks)
@@ -303,20 +291,20 @@ def place_of(functions: Functions) -> tuple[str, int]:
     return str(path), code.co_firstlineno
 
 
-def _text_checks(ground: Ground, *, unsafe: bool, found: Found | None) -> list[AuditCheck]:
+def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
     """All checks. They are asked in the order in which they may spend the time."""
     paying: list[AuditCheck] = []
     run: list[AuditCheck] = []
     if ground.is_usable:
         ask_hostile(ground)
-        if are_programs(ground.tasks) and (ground.scorer.confined or unsafe):
+        if are_programs(ground.tasks) and (ground.scorer.confined or settings.unsafe):
             run = [programs(ground)]
         for check_of in _PAYING:
             check = check_of(ground)
             paying.append(check)
             for note in check.notes:
-                if found and note.kind == "exploit":
-                    found(note)
+                if settings.found and note.kind == "exploit":
+                    settings.found(note)
         paying += run
     first = sanity(ground)
     # Of a grader that raises on every answer nothing else can be said.

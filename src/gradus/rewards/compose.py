@@ -217,7 +217,7 @@ class Rewards:
             errors = [f"None came from every reward function ({', '.join(components)})"]
         # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
         size = sum(map(abs, terms.values()))
-        # Not "size > ...", which NaN would pass: infinite terms of both signs.
+        # Not "size > ...", which NaN would pass.
         if not errors and not size <= LARGEST_REWARD:
             errors = [self._too_large(terms)]
         if errors:

@@ -91,6 +91,7 @@ class Judge:
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Any = None, **columns: Any
     ) -> list[float | GradingError]:
         """One score a completion: the mean of the samples; an error if one is missing."""
+        # The gold answer is shown to the judge if the rows have one; other columns are not.
         golds = columns.get("answer") or [None] * len(prompts)
         rows = [_row(*cells) for cells in zip(prompts, completions, golds, strict=True)]
         questions: list[tuple[Row, int]] = []
@@ -152,6 +153,7 @@ class Judge:
                     self.account.pay(score.cost)
             except OutOfMoney as error:
                 return Score(value=None, error=str(error))
+        # A score that is missing may come at the next try.
         if score.value is not None:
             self._scores.keep(key, score.value)
         return score
@@ -163,6 +165,7 @@ class Judge:
         from gradus.core.replies import UNREADABLE, read_reply, tokens_used
 
         create: Any = partial(client.chat.completions.create, model=self.model, messages=messages)
+        # At temperature 0 samples differ by the seed alone, where the server has one; it is part of the key as well.
         options = {"seed": sample, "temperature": 0.0, "max_tokens": self.max_tokens}
         try:
             raw = await self._options.ask(lambda accepted: create(**accepted), options)

@@ -129,7 +129,6 @@ def check_exploits(panel: PanelEpisodes) -> AuditCheck:
     if not tried:
         evidence = "no exploits are declared; the search tries constants and cycles"
         return AuditCheck(subject="exploits", status="note", evidence=evidence)
-    # An exploit that beats the best reflex by less is noise in what the ladder spans.
     least = panel.least_effect()
     best = max(tried, key=lambda gain: gain.mean)
     nearest = f"the nearest is {_sentence([best])}"

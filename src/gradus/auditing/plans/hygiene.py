@@ -130,6 +130,7 @@ def _is_over(observation: Observation) -> bool:
 
 def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
     """One digest for each observation of every task, in environments of their own, to compare with another process."""
+    # Digests, for another process sends them through a pipe.
     rows: list[list[str]] = []
     for task in tasks:
         with closing(blocking(spec.make())) as environment:
@@ -311,7 +312,8 @@ def _ungraded(panel: PanelEpisodes) -> list[str]:
 
 def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
     """Training tasks that are also tasks of a condition."""
-    training = [spec.train_task(i) for i in range(_TRAIN_SEEDS)]
+    # A task is a seed with options; its question is not made for this.
+    training = [spec.train_task(index) for index in range(_TRAIN_SEEDS)]
     problems: list[str] = []
     for name, condition in spec.conditions.items():
         seeds = set(condition.seeds)

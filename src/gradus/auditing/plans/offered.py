@@ -30,6 +30,7 @@ _OFFERED = 48
 _ROUNDS = 2  # the replies to the first answers show further forms
 _NONSENSE = ("", "?!")
 _FOLLOWING = 6  # further answers of an episode that begins with one
+# Of fields without a list of values: by their kind in JSON Schema.
 _VALUES: Mapping[str, Sequence[Any]] = {
     "integer": (0, 1),
     "number": (0, 1),
@@ -47,6 +48,7 @@ def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
     declared = spec.language.grammar or spec.audit.random_answers
     if declared or spec.foreign or spec.max_turns < 2:
         return []
+    # An environment may call an answer valid and reply that it did not understand.
     episodes = _begun_with(spec, [[text] for text in _NONSENSE], [], seed)
     refusals = {_reply(episode, 0) for episode in episodes}
     answers: list[str] = []

@@ -45,6 +45,7 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
     tasks = spec.tasks(main)[:episodes]
     if spec.data_set is None or len(tasks) == episodes:
         return tasks
+    # Conditions may share rows, and a row twice is one task for an interval over tasks.
     ids = {spec.identify(task).id for task in tasks}
     for name in further:
         for task in spec.tasks(name):

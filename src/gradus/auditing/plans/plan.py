@@ -58,7 +58,7 @@ class AnswerSpace:
     def parse(self, text: str) -> list[str | None]:
         """The word at each place of an answer, read from the end; None where no legal word stands."""
         n = len(self.places)
-        if n == 1:
+        if n == 1:  # a whole answer, which may have spaces
             return [text]
         words = text.split()[-n:]
         padded = [*[None] * (n - len(words)), *words]
@@ -78,7 +78,7 @@ def answer_space(
     if draw is not None:
         drawn = [draw(child_seed(seed, "audit", "pool", number) % 2**31) for number in range(_DRAWS)]
         answers = sorted(set(drawn))
-        if _is_closed(answers, rolled_out):
+        if _is_closed(answers, rolled_out):  # to say nothing is a plan as well
             return AnswerSpace(places=((*answers, ""),))
     seen = _spread(rolled_out, _POOL)
     if offered:

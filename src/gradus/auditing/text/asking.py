@@ -11,7 +11,6 @@ from math import inf
 from random import Random
 from statistics import fmean, median_high
 
-from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.blind import Operator, another_gold
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.operators import CANARIES
@@ -224,10 +223,10 @@ class Ground:
             error=score.error,
             skipped=score.skipped,
         )
-        # Hung is apart from errors: it is a finding of its own, and was cut off by the audit.
         self.probes.setdefault(check, []).append(probe)
         self.skipped[check] += score.skipped
         self.scored += score.value is not None
+        # A call that was cut off says nothing of what the grader raises; it is a finding of its own.
         if score.hung:
             self.hung.append(probe)
         elif score.error and not score.skipped:
@@ -248,7 +247,7 @@ class Ground:
 
     def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
         """The rate of an operator on this ground."""
-        return rate(operator, probes, self.bases, self.span, least=LEAST_EFFECT, guess=self.guess)
+        return rate(operator, probes, self.bases, self.span, guess=self.guess)
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:
@@ -370,7 +369,6 @@ def find_bases(ground: Ground) -> None:
             key = right.task.key
             floor = nothing.reward
             bases[key] = Base(gold=right.value, wrong=fmean(wrong.get(key, [floor])), silence=floor)
-    # A right answer may earn less on some tasks, as one that is longer; the most is what the others are held against.
     top = max((base.gold for base in bases.values()), default=0.0)
     ground.bases = bases
     floors = [min(base.wrong, base.silence) for base in bases.values()]

@@ -101,7 +101,7 @@ def another_gold(gold: Gold, rng: Random) -> Text:
 def _shared_start(gold: Gold, rng: Random) -> Text:
     """The beginning that all golds share, up to its last complete word."""
     golds = list(gold.others.counts)
-    if len(golds) < 2:
+    if len(golds) < 2:  # all of one gold would be the right answer
         return None
     shared = os.path.commonprefix(golds)  # noqa: RUF071  # of any texts
     return re.sub(r"\S*\Z", "", shared).strip() or None
@@ -177,6 +177,7 @@ BLIND: Mapping[str, Operator] = {
     "one word a hundred times": constant("yes " * 100),
 }
 
+# Two operands and an operator at least.
 _EXPRESSION = re.compile(r"[-+(\dA-Za-z][-\dA-Za-z+*/^(). ]*[-+*/^][-\dA-Za-z+*/^(). ]*[\dA-Za-z)]")
 _LIST = re.compile(r"\[[^\[\]]{2,2000}\]")
 _OPTION = re.compile(r"(?m)^\s*\(?([A-Ea-e1-5])[).:]\s*\S.*$")

@@ -104,10 +104,11 @@ def _at_steps(ground: Ground) -> str:
             rows += [(task, task.completion(wrong)), (task, task.gold_completion)]
     if not _earns_more(ground, rows, ground.scorer.score(rows)):
         return ""  # no step is to blame
+    # Each in a process of its own, and none may take the time of the checks that follow.
     for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
         subject = replace(ground.subject, judge=partial(_judge_at, ground.subject, share))
         scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
-        scores = scorer.fresh(rows)  # past the cache, which holds what was earned at another step
+        scores = scorer.fresh(rows)
         if not _earns_more(ground, rows, scores):
             return (
                 f"at the {name} step of a training gold earns no more than a wrong answer, e.g. {rows[0][1][:60]!r} earns "
@@ -127,6 +128,7 @@ def _earns_more(ground: Ground, rows: Answers, scores: Sequence[AnswerScore]) ->
 def _judge_at(subject: TextSubject, share: float, task: TextTask, answer: str) -> float | None:
     """The reward after a share of a training."""
     assert subject.rewards is not None
+    # In the forked process: the audit's own rewards keep their state.
     state = subject.rewards.trainer_state
     state.max_steps = _STEPS
     state.global_step = int(share * _STEPS)
@@ -147,6 +149,7 @@ def _in_a_batch(ground: Ground) -> str:
         before = task.answer
     alone = ground.scorer.score(rows)
     together = ground.scorer.batch(rows)
+    # A call that hung or was not made leaves the check open.
     ground.skipped["sanity"] += sum(score.hung or score.skipped for score in together)
     how = "in one call with answers to other tasks"
     problem = _changed(rows, alone, together, how, least=LEAST_EFFECT * ground.span)
@@ -198,6 +201,7 @@ def gold(ground: Ground) -> AuditCheck:
 def ask_hostile(ground: Ground) -> None:
     """Ask every hostile answer, in the form of gold and without; the log holds those on which the grader fails or hangs."""
     ground.enter("hostile answers")
+    # One task will do: what such an answer does to a grader hangs little on the question.
     task = ground.tasks[0]
     forms = dict.fromkeys((task, replace(task, before="", after="")))
     ground.ask_each("hostile answers", HOSTILE, list(forms))
@@ -250,6 +254,7 @@ def grading(ground: Ground) -> AuditCheck:
 
 def _is_of_the_system(error: str) -> bool:
     """Returns True if what was raised is an OSError, as where a file or the network is missing."""
+    # What was raised comes out of its process as a text.
     kind = getattr(builtins, error.split(":")[0].strip(), None)
     return isinstance(kind, type) and issubclass(kind, OSError)
 
@@ -263,9 +268,8 @@ def judge(ground: Ground) -> AuditCheck:
     """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost."""
     errors = ground.errors
     logged = ground.scorer.logged
-    # A grader that fails before it asks anything has errors and no calls.
     answers = ground.scorer.calls
-    missing = wilson(len(errors), max(answers, len(errors), 1))
+    missing = wilson(len(errors), max(answers, len(errors), 1))  # of none asked, none is missing
     spread = mean_interval(list(logged.get("judge_disagreement", ())))
     dollars = fsum(logged.get("judge_cost", ()))
     sentences = [f"{answers:,} answers for {format_number(dollars, 2)} US dollars"]

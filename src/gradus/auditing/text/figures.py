@@ -116,6 +116,7 @@ def _is_wrong(probe: Probe, check: str) -> bool:
 
 def _shares(ground: Ground, probes: Sequence[Probe], right_part: RightPart) -> list[tuple[float, Probe]]:
     """The share of each probe, with the probe, in the order of tasks; of tasks where gold earns more than the floor."""
+    # Probes come by operator and by check; halves of tasks must be the same for all kinds.
     order = {task.key: number for number, task in enumerate(ground.tasks)}
     rows: list[tuple[float, Probe]] = []
     for probe in sorted(probes, key=lambda probe: order[probe.task.key]):

@@ -183,14 +183,8 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> Prog
     for name, text in programs.items():
         probes = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
         errors += [probe.error for probe in probes if probe.error]
-        program_rate = rate(
-            name,
-            probes,
-            ground.bases,
-            ground.span,
-            least=LEAST_EFFECT,
-            guess=0.0,
-        )
+        # No constant program is right by luck.
+        program_rate = rate(name, probes, ground.bases, ground.span, guess=0.0)
         if program_rate is not None:
             rates.append(program_rate)
     return ProgramsAsked(

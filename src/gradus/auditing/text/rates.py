@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from gradus.auditing.records import high_of, low_of
+from gradus.auditing.records import LEAST_EFFECT, high_of, low_of
 from gradus.auditing.text.gold import contained
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, mean_interval
@@ -81,7 +81,6 @@ def rate(
     bases: Mapping[str, Base],
     span: float,
     *,
-    least: float,
     guess: float,
 ) -> Rate | None:
     """The rate of an operator; None if it applies to no task that has a base.
@@ -115,7 +114,7 @@ def rate(
         unearned=_interval(unearned),
         wrong=_interval(above_silence),
         held=sum(held) / max(1, len(held)),
-        p=_p_above(unearned, least),
+        p=_p_above_least_effect(unearned),
         example=shown(probes[int(np.argmax(unearned))]),
         paid=shown(max(wrong, key=lambda probe: probe.reward)) if wrong else {},
     )
@@ -162,11 +161,11 @@ def _interval(values: Sequence[float]) -> Interval:
     return replace(interval, low=low_of(interval), high=high_of(interval))
 
 
-def _p_above(values: Sequence[float], least: float) -> float:
-    """One-sided p that the mean lies above ``least``; without spread a sign test."""
+def _p_above_least_effect(values: Sequence[float]) -> float:
+    """One-sided p that the mean lies above the least effect; without spread a sign test."""
     if len(values) < 2:
         return 1.0
     if np.var(values) < 1e-12:  # the t-test divides by it
-        return 0.5 ** len(values) if np.mean(values) > least else 1.0
-    test: Any = stats.ttest_1samp(values, least, alternative="greater")
+        return 0.5 ** len(values) if np.mean(values) > LEAST_EFFECT else 1.0
+    test: Any = stats.ttest_1samp(values, LEAST_EFFECT, alternative="greater")
     return float(test.pvalue)

@@ -94,6 +94,7 @@ class GraderProcess:
     """
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
+        # The process ends a call itself; this is for one that ignores its alarm, as C code does.
         self._patience = seconds + _GRACE
         self._fork = Fork(
             lambda folder: _handlers(subject, seconds, folder),
@@ -109,6 +110,7 @@ class GraderProcess:
         """
         reply: Any = self._fork.call("score", self._patience * len(rows), rows=rows)
         replies = cast("list[Any]", reply) if isinstance(reply, list) else []
+        # An answer that is run can write to the pipe in the grader's place.
         if len(replies) != len(rows):
             raise BrokenPipeError(f"the grader's process sent something else than {len(rows)} scores")
         scores = list(map(checked_score, replies))
@@ -143,7 +145,7 @@ class _TooSlow(BaseException):
 
 def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str, Callable[..., Any]]:
     """Make the functions that the process answers with."""
-    canary = folder / "canary"
+    canary = folder / "canary"  # there after a call only if the answer was run
     tasks = {task.key: task for task in subject.tasks}
     ends = 0.0
     has_rung = False
@@ -289,6 +291,7 @@ class Scorer:
         if self.calls:  # the first call also loads the grader
             self.spent += seconds
         self._count(len(rows))
+        # Asked in this process, so that what the functions logged can be read.
         if self.subject.rewards is not None:
             for name, values in self.subject.rewards.metrics.items():
                 self.logged.setdefault(name, []).extend(values)

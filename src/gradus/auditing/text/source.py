@@ -70,6 +70,7 @@ class _Reader:
         self.waiting: list[FunctionType] = []
         self._codes: set[CodeType] = set()
         self._packages: set[str] | None = None
+        # Until now every package counts; from here on only those of what was handed over.
         for function in functions:
             self._take(function, Place(file="", line=0))
         self._packages = {_package_of(function) for function in self.waiting}
@@ -147,6 +148,7 @@ class _Reader:
                 self._codes.add(function.__code__)
                 self.waiting.append(function)
             return
+        # Of an object also what it holds: a setting, a pattern, another function.
         kind = cast("Any", value if inspect.isclass(value) else type(value))
         if self._is_own(kind):
             members = cast("Mapping[str, Any]", vars(kind))

@@ -139,6 +139,7 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
 
 def _answered(environment: Any, task: Task, answer: str, *, judged: bool) -> Episode:
     """The episode of one answer. Without a step unless ``judged``: the time that the environment's own judge takes is not the grader's."""
+    # Anew for each answer: a step ends the episode, and an outcome belongs to its task.
     first = environment.reset(seed=task.seed, **task.options)
     final: Observation = environment.step(answer) if judged else Observation(text="")
     turn = Turn(
