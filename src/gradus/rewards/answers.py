@@ -19,14 +19,18 @@ from gradus.sandbox.worker import Worker, WorkerLimit
 _CHARACTERS = str.maketrans({
     **dict.fromkeys("−‐‑‒–—―", "-"), **dict.fromkeys("’‘ʼ′", "'"), **dict.fromkeys("“”„«»", '"'), "×": "*", "·": "*", "÷": "/",
 })  # fmt: skip
+# \frac{1}{2}, and \frac12 as people shorten it.
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{(-?\d+)\}|(\d))\s*(?:\{(-?\d+)\}|(\d))")
 _LAYOUT = (  # LaTeX and markdown, and what stands in their place
     (re.compile(r"\\(?:boxed|text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}"), r" \1 "),
+    # Degrees; a comma between thousands; 3 \times 10^5, which is 3e5.
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree\b|°"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<=\d)\s?(?:\\times|\\cdot|\*|x)\s?10\s?(?:\^|\*\*)\s?(?:\{\s?(-?\d+)\s?\}|(-?\d+))"), r"e\1\2"),
+    # Spaces, and brackets around a formula or of another size.
     (re.compile(r"(?<!\\)\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|(?<!\\)\\[()\[\]]"), ""),
     (re.compile(r"\\([%$])"), r"\1"),
+    # A power as Python writes it; all other double stars are bold.
     (re.compile(r"(?<=[\w)])\*\*(?=[\w(-])"), "^"),
     (re.compile(r"\*\*|__|`"), ""),
 )
@@ -132,14 +136,17 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL | re.IGNORECASE)
+# The innermost of two that were opened: the first was given up.
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"\s*```\w*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 # Dates, bounds and numbers of another base: Math-Verify would work them out.
 _WRITTEN = re.compile(r"\d+(?:[-/.:]\d+){2,}|.*(?:[<>≤≥≠]|\\(?:[lg]eq?|lt|gt|neq?)(?:slant)?(?![a-z])).*|0[xbo]\w+")
+# Signs and brackets, lists of numbers, products as 2x, factorials and derivatives, differences of letters, -x.
 _MATHEMATICAL = re.compile(
     r"[\\^_=+*/(){}\[\]|∞πθ√]|\d\s*,|\b\d+[a-zA-Z]\b|\d[xyz]|\b(?:\d+|[a-z])[!']|\b[a-z]\s?-\s?[a-z]\b|^-\s?[a-z]\b"
 )
+# A word of three letters that is neither a command of LaTeX nor the name of a function.
 _PROSE = re.compile(
     r"(?<![\\a-z])(?<!\\begin\{)(?<!\\end\{)(?!(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|arcsin|arccos|arctan|max|min|mod|det|lim)(?![a-z]))[a-z]{3,}(?![a-z])",
     re.IGNORECASE,
@@ -149,10 +156,12 @@ _UNBOUNDED = re.compile(
     r"\d[\s)}]*(?:(?:\^|\*\*)[\s({]*-?[\d.]+[\s)}]*){2}|(?:(?:\^|\*\*)[\s({]*-?[\w.]+[\s)}]*){3}|(?:\^|\*\*)[\s({]*\d{4}|\d{4}[\s)}]*!|![\s)}]*!"
 )
 _VARIABLE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
+# Gold answers that are one letter, in brackets or dollar signs.
 _CHOICE = re.compile(r"[\s($\[]*([A-Z])[\s)$.\]]*")
 _CHOSEN = re.compile(  # (A) / Option A / A. Paris
     r"(?:(?i:option|choice)\s+)?[$(\[]*(?P<letter>[A-Z])(?:[$)\].:]*|[)\]]*[).:]\s+(?P<text>.+))"
 )
+# A second choice in the text behind the letter, or a denial. A and I are words too.
 _ANOTHER = re.compile(r"(?<![\w'])[B-HJ-Z](?![\w'])|\([A-Z]\)|(?<!\w)[A-Z][).:]|\b(?:not|never|wrong|false)\b")
 _UNMARKED = "no answer is marked"
 _SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")

@@ -148,6 +148,7 @@ def _scaled(reward: Reward, scale: Weights, dropped: Container[str]) -> Reward:
     """Multiplies the terms of a reward by their component's factor."""
     if reward.value is None:
         return reward
+    # Term by term, so that credit still stands at the turn and the span that earned it.
     terms: list[tuple[RewardTerm, ...]] = []
     for turn in reward.terms:
         scaled: list[RewardTerm] = []

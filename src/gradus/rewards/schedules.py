@@ -191,6 +191,7 @@ class RewardSchedule:
         if mean is None or not low < high:
             return None
         share = (mean - low) / (high - low)
+        # A mean of floats may end a rounding beyond its range.
         is_within = -_ROUNDING <= share <= 1 + _ROUNDING
         return share if is_within else None
 
@@ -199,6 +200,7 @@ def _check_names(weights: Weights, stages: Sequence[StageConfig], adaptive: Adap
     """Raises ConfigError for a component that the grader does not have, or that cannot adapt."""
     adapting = adaptive.components if adaptive else ()
     tables = [weights, *(stage.weights for stage in stages)]
+    # The grader's own names are among them, and pass.
     names = set(adapting).union(*tables)
     for name in sorted(names):
         if name not in weights:
