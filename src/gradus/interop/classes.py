@@ -84,7 +84,8 @@ def _attributes(kind: type) -> tuple[Sequence[str], int]:
     """Returns the actions and the number of turns. What is set in __init__, or is a property, only an instance knows."""
     try:
         instance = kind()
-        actions, turns = getattr(instance, "actions", ()), getattr(instance, "max_turns", _TURNS)
+        actions = getattr(instance, "actions", ())
+        turns = getattr(instance, "max_turns", _TURNS)
     except Exception as error:
         raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
     texts = list(cast(Sequence[Any], actions)) if isinstance(actions, list | tuple) else None

@@ -26,7 +26,8 @@ from gradus.rollouts import read_episodes
 from gradus.stats import format_number
 
 _SECONDS = 5  # between two looks of the page
-_ANSWERS, _LETTERS = 6, 400
+_ANSWERS = 6
+_LETTERS = 400
 _LATEST = 10  # steps whose mean time says how long the rest takes
 _STYLE = "max-width:70rem;margin:1rem auto;padding:0 1rem"
 
@@ -64,7 +65,8 @@ def progress(folder: Path, records: Sequence[Any]) -> str:
     steps = [record for record in records if record.get("kind") == "step"]
     if not steps:
         return "GRPO has not taken a step yet."
-    done, most = steps[-1]["step"], read_json(folder / "grpo" / "config.json")["max_steps"]
+    done = steps[-1]["step"]
+    most = read_json(folder / "grpo" / "config.json")["max_steps"]
     if (folder / "results.json").is_file():
         return f"Done: {done} steps."
     took = [step["seconds"]["total"] for step in steps]

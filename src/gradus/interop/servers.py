@@ -146,7 +146,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if self.hosts is not None:
-            host, origin = headers.get("host", ""), headers.get("origin")
+            host = headers.get("host", "")
+            origin = headers.get("origin")
             # Behind two slashes urlsplit reads a host with its port, and an address in brackets.
             if _name(f"//{host}") not in self.hosts:
                 return 403, f"this server answers at {', '.join(sorted(self.hosts))} only, not as {host[:80]!r}"
@@ -160,7 +161,8 @@ class Guard:
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application on a body that is refused as soon as it is too long; the application then sees its client leave."""
-        size, refused = 0, False
+        size = 0
+        refused = False
 
         async def read() -> Message:
             nonlocal size, refused

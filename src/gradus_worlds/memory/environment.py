@@ -42,7 +42,8 @@ class MemoryEnvironment:
         schema: Schema = NINE_BANKS,
         reader: ModelReader | None = None,
     ) -> None:
-        self._make_world, self._memory_to_use = world, memory
+        self._make_world = world
+        self._memory_to_use = memory
         self._schema = memory.schema if memory else schema
         self._reader = reader
         self.system_prompt = system_prompt_of(self._schema)
@@ -75,7 +76,8 @@ class MemoryEnvironment:
 
     def step(self, action: str) -> Observation:
         """Carry out the calls of an answer and show the next chunk, or the end."""
-        world, memory = self._world, self._memory
+        world = self._world
+        memory = self._memory
         if self._index >= len(world.chunks):
             raise EnvironmentFault("the episode is over; call reset")
         # A deletion is judged by what the memory said before it.
@@ -149,7 +151,8 @@ class MemoryEnvironment:
 
     def _account(self, results: list[CallResult], before: dict[int, Entry]) -> dict[str, Any]:
         """Returns what the graders need of a turn: counts of calls, facts and entries, and how each call did."""
-        chunk, memory = self._world.chunks[self._index], self._memory
+        chunk = self._world.chunks[self._index]
+        memory = self._memory
         return {
             "calls": sum(result.name != "memory_noop" for result in results),
             "succeeded": [result.ok for result in results],
@@ -203,7 +206,8 @@ def _recall(question: Question, entries: list[Entry]) -> float | None:
 
 def _recalls(entry: Entry, evidence: Evidence) -> bool:
     """Says whether an entry was written at the evidence's chunk and shares at least a third of its content words, or all that the entry has."""
-    words, entry_words = content_words(evidence.text), content_words(entry.content)
+    words = content_words(evidence.text)
+    entry_words = content_words(entry.content)
     shared = len(words & entry_words)
     enough = 3 * shared >= min(len(words), len(entry_words)) and shared > 0
     return enough and entry.source == evidence.chunk

@@ -107,7 +107,9 @@ def learn_text(
     folder; ``memory`` inside the agent's folder by default. ``tell`` hears of every chunk.
     An EnvironmentFault says why the agent stopped before the end; the same call goes on there.
     """
-    chunks, folder, spec = read_chunks(Path(file)), memory_of(agent, memory), load()
+    chunks = read_chunks(Path(file))
+    folder = memory_of(agent, memory)
+    spec = load()
     # The synthetic worlds' append-only reads their grammar alone; of any other text it would keep nothing.
     spec = replace(spec, policies={**spec.policies, "append-only": scripted_policies()["append-only"]})
     policy = make_policy(spec, agent, temperature=temperature)
@@ -152,7 +154,8 @@ def _reading(policy: Policy, world: World, memory: Memory) -> Iterator[Calls]:
 
     environment = MemoryEnvironment(same_world, memory=memory)
     observation = environment.reset(seed=0)
-    task, prompt = Task(environment="memory", seed=0), environment.system_prompt
+    task = Task(environment="memory", seed=0)
+    prompt = environment.system_prompt
     start = EpisodeStart(task=task, system_prompt=prompt, key=(0, 0, 0), group=0, member=0, environment=environment)
     with closing(policy.start([start])) as session:
         while not observation.terminated:

@@ -23,9 +23,11 @@ def metrics(episode: Episode) -> Figures:
     questions asked twice whose second answer differed.
     """
     outcome = episode.outcome
-    turns, questions = outcome.get("turns", ()), outcome.get("questions", ())
+    turns = outcome.get("turns", ())
+    questions = outcome.get("questions", ())
     succeeded = [ok for turn in turns for ok in turn["succeeded"]]
-    right, facts = sum(turn["right"] for turn in turns), sum(turn["facts"] for turn in turns)
+    right = sum(turn["right"] for turn in turns)
+    facts = sum(turn["facts"] for turn in turns)
     figures: Figures = {
         **_answers(questions),
         "reader_agreement": _mean(_agreement(question) for question in questions),

@@ -137,7 +137,8 @@ def token_f1(prediction: str, gold: str) -> float:
     """
     if exact_match(prediction, gold):
         return 1.0
-    predicted, expected = normalize(prediction).split(), normalize(gold).split()
+    predicted = normalize(prediction).split()
+    expected = normalize(gold).split()
     shared = sum((Counter(predicted) & Counter(expected)).values())
     if not shared:
         return 0.0

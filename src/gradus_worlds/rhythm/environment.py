@@ -84,7 +84,8 @@ class _Week:
     def spend(self, action: str | None) -> None:
         """Spend the slot on an action, or on nothing, and record what came of it."""
         index = NOTHING if action is None else ACTION_INDEX[action]
-        step, slot = self.step, self.step % len(SLOTS)
+        step = self.step
+        slot = self.step % len(SLOTS)
         change = felt_change(self.meters, self._effects[slot, index], self._shocks[step])
         expected = felt_change(self.meters, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
         self.meters = settle(self.meters + change)
@@ -207,7 +208,8 @@ class RhythmEnvironment:
 
     def outcome(self) -> Json:
         """The hidden person and what a belief should have been; known once the week is over."""
-        week, person = self._week, self.profile
+        week = self._week
+        person = self.profile
         return {
             "person": person.name,
             "weights": list(person.weights),

@@ -151,7 +151,8 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Rewa
     """A sum over turns. A week that was cut short earns for the turns it had."""
     week = read_week(episode)
     week.check_truth()
-    acts, beliefs = _v3_acts(week), _v3_beliefs(week)
+    acts = _v3_acts(week)
+    beliefs = _v3_beliefs(week)
     terms: list[tuple[RewardTerm, ...]] = [()] * len(episode.turns)
     for turn, skills in enumerate(beliefs.tolist()):
         spans = {span.name for span in episode.turns[turn].spans}

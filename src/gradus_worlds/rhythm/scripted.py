@@ -29,7 +29,8 @@ from gradus_worlds.rhythm.world import Situation, effect_tables, plan
 
 CONSTANT_BELIEF = (0.5, 0.5, 0.5)
 # A planner that is given a person looks further ahead than the teacher: the ceiling, and blind play at its best.
-_CEILING_HORIZON, _CEILING_BEAM = 14, 24
+_CEILING_HORIZON = 14
+_CEILING_BEAM = 24
 
 # The sandbagger works a person into the ground until Wednesday noon; four slots of recovery later the second half begins.
 _RUIN_STEPS = STEPS // 2 - 4
@@ -93,7 +94,8 @@ class RewordedPolicy:
 
     def __init__(self, policy: Policy, wording: Wording) -> None:
         self.name = policy.name
-        self._policy, self._wording = policy, wording
+        self._policy = policy
+        self._wording = wording
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
         session = self._policy.start(episodes)
@@ -103,7 +105,8 @@ class RewordedPolicy:
 
 class _RewordedSession:
     def __init__(self, session: Session, wording: Wording) -> None:
-        self._session, self._reword = session, wording.reword
+        self._session = session
+        self._reword = wording.reword
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         actions = self._session.act(requests)
@@ -156,7 +159,8 @@ class _PlannerSession(WeekSession):
     ) -> None:
         self._weights, modifiers = arrays(persons)
         self._effects = effect_tables(modifiers)
-        self._beliefs, self._trials = beliefs, trials
+        self._beliefs = beliefs
+        self._trials = trials
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
         rows = [request.row for request in requests]

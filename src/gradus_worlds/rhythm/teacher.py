@@ -65,7 +65,8 @@ class BayesSession(WeekSession):
         self, keys: Sequence[tuple[int | str, ...]], *, heuristic: bool = False, reasoning: bool = False
     ) -> None:
         self.posterior = Posterior(keys)
-        self._heuristic, self._reasoning = heuristic, reasoning
+        self._heuristic = heuristic
+        self._reasoning = reasoning
         self._lines: dict[int, ShownFigures] = {}  # the last line of each row
         self._steps: dict[int, int] = {}  # the last step that a row has learned from
 

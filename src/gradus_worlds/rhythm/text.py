@@ -86,7 +86,8 @@ def observation_text(data: Mapping[str, Any]) -> str:
     for letter, value in zip(LETTERS, data["meters"], strict=True):
         words.append(_meter_word(letter, round(value / METER_GRID)))
     if data["reward"] is not None:
-        event, action = data["active_event"], data["history"][-1]["action"]
+        event = data["active_event"]
+        action = data["history"][-1]["action"]
         words.append(_NO_EVENT if event == "none" else event)
         words.append(action or _NOTHING)
         words.append(_reward_word(_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)))
@@ -140,7 +141,9 @@ class Wording:
     @property
     def expected(self) -> str:
         """The form of an answer, for errors."""
-        first, middle, last = self.levels[0], self.levels[5], self.levels[-1]
+        first = self.levels[0]
+        middle = self.levels[5]
+        last = self.levels[-1]
         return f"expected three {self.kind} {first}-{last} and an action, like '{middle} {middle} {middle} sleep'"
 
     def reword(self, answer: str) -> str:

@@ -21,7 +21,8 @@ def _play(episode: Episode) -> float | None:
         return None
     if reward.grader not in GRADERS:
         return None
-    total, weights = 0.0, 0.0
+    total = 0.0
+    weights = 0.0
     for name, weight in GRADERS[reward.grader].weights.items():
         if name not in BELIEF_COMPONENTS:
             total += weight * (reward.components[name] or 0.0)

@@ -121,7 +121,8 @@ def action_values(situation: Situation, *, horizon: int = HORIZON) -> Array:
 
 def search_plans(situation: Situation, *, horizon: int, beam: int) -> tuple[Integers, Array]:
     """The first actions and the values of each person's best plans, best first, (R, ``beam``) both."""
-    rows, actions = len(situation.meters), len(ACTIONS)
+    rows = len(situation.meters)
+    actions = len(ACTIONS)
     weights = situation.weights[:, None, None, :]
     states = situation.meters[:, None, :]  # (R, B, 5)
     values = np.zeros((rows, 1))

@@ -95,7 +95,8 @@ def draw_case(seed: int, rules: str = "known") -> Case:
     book = {reason: _draw_rule(reason, rng, rules) for reason in REASONS}
     customer, neighbor = rng.sample(CUSTOMERS, 2)
     count = rng.randint(2, 3)
-    ids, items = rng.sample(IDS, count + 2), rng.sample(ITEMS, count + 2)
+    ids = rng.sample(IDS, count + 2)
+    items = rng.sample(ITEMS, count + 2)
     # Orders of a neighbor are there, so that the name has to be read.
     owners = [customer] * count + [neighbor] * 2
     orders = [_draw_order(rng, *columns) for columns in zip(ids, owners, items, strict=True)]

@@ -29,8 +29,10 @@ def _service(episode: Episode) -> Reward:
     """
     terms: list[list[RewardTerm]] = [[] for _ in episode.turns]
     right = settled_right(episode) or 0.0
-    deciding, deciding_span = len(terms) - 1, None
-    remedies, remaining = iter(episode.outcome["remedies"]), right
+    deciding = len(terms) - 1
+    deciding_span = None
+    remedies = iter(episode.outcome["remedies"])
+    remaining = right
     for index, turn in enumerate(episode.turns):
         for number, call in enumerate(turn.calls, start=1):
             span = f"call_{number}"
@@ -42,7 +44,8 @@ def _service(episode: Episode) -> Reward:
             # Each write that went through has one remedy in the outcome, in order.
             wrote = call.name in WRITES and not call.fault
             if wrote and _is_due(next(remedies, ()), episode.outcome):
-                deciding, deciding_span = index, span
+                deciding = index
+                deciding_span = span
     if terms:
         terms[deciding].append(RewardTerm(component="settled", value=right, span=deciding_span))
     totals: dict[str, list[float]] = {name: [] for name in _WEIGHTS}

@@ -45,7 +45,8 @@ _REASON_OF = {words: reason for reason, words in REASONS.items()}
 
 def _read(observation: Observation, script: Script) -> dict[str, Any]:
     """Remember what an observation tells: who calls, the order, the reason, the rule."""
-    memory, text = script.memory, _last_text(observation)
+    memory = script.memory
+    text = _last_text(observation)
     for pattern, names in _NOTES.items():
         match = pattern.match(text)
         if match:
@@ -82,7 +83,8 @@ def _careless(share: float) -> Answer:
     """The teacher's steps; a remedy is guessed in ``share`` of the cases, and a call spoilt in a third of that share."""
 
     def answer(observation: Observation, script: Script) -> str:
-        memory, rng = _read(observation, script), script.rng
+        memory = _read(observation, script)
+        rng = script.rng
         # The call that should have settled the case was refused; try again.
         if _last_text(observation).startswith("Error:"):
             memory["acted"] = False
@@ -100,7 +102,8 @@ def _careless(share: float) -> Answer:
 def _spoil(text: str, rng: Random) -> str:
     """A call with a mistake in it, of the kinds that models make."""
     written = json.loads(text)
-    name, arguments = written["name"], written["arguments"]
+    name = written["name"]
+    arguments = written["arguments"]
     kind = rng.choice(("name", "argument", "value", "cut"))
     if kind == "name":
         return call(rng.choice(("reason", "customer", "share")), **arguments)

@@ -100,7 +100,9 @@ def check_agent(spec: EnvironmentSpec) -> tuple[Finding, ...]:
 
 
 def _findings(episode: Episode, seconds: float) -> Iterator[Finding]:
-    turns, outcome, failure = episode.turns, episode.outcome, episode.failure
+    turns = episode.turns
+    outcome = episode.outcome
+    failure = episode.failure
     if failure is None:
         result = str(outcome.get("result"))[:60]
         yield Finding(

@@ -42,7 +42,8 @@ from gradus.interop.serving.requests import ApiError
 
 _GRACE = 1.0  # seconds that an agent has to return when a limit cut it
 _OUTPUT = 2**20  # bytes of a command's answer
-_ERROR_LINES, _LINE = 20, 1000  # of its errors that are kept, and bytes of each
+_ERROR_LINES = 20  # of a command that are kept
+_LINE = 1000  # bytes of each
 _PLAIN: Any = {"trust_env": False, "verify": False}  # the address is this machine's: no proxies, no certificates
 
 
@@ -77,7 +78,10 @@ class RunningAgent:
 
     def __init__(self, agent: Agent, task: Json, endpoint: Endpoint, inbox: Inbox) -> None:
         base_url = endpoint.open(inbox)
-        self._agent, self._task, self._base_url, self._inbox = agent, dict(task), base_url, inbox
+        self._agent = agent
+        self._task = dict(task)
+        self._base_url = base_url
+        self._inbox = inbox
         self._app = endpoint.app
         self._client: Any = {"api_key": inbox.key, "base_url": base_url, "max_retries": 0, "timeout": None}
         self._process: subprocess.Popen[bytes] | None = None
@@ -128,7 +132,8 @@ class RunningAgent:
 
     def _run_command(self) -> Any:
         assert isinstance(self._agent, AgentCommand)
-        url, key = self._base_url, self._inbox.key
+        url = self._base_url
+        key = self._inbox.key
         self._process = subprocess.Popen(
             shlex.split(self._agent.line),
             stdin=subprocess.PIPE,
@@ -215,8 +220,12 @@ class AgentEnvironment:
     """
 
     def __init__(self, agent: Agent, rows: Rows, limits: AgentLimits, missing: Sequence[Any] = ()) -> None:
-        self._agent, self._rows, self._limits, self._missing = agent, rows, limits, missing
-        self.system_prompt, self.tools = "", ()
+        self._agent = agent
+        self._rows = rows
+        self._limits = limits
+        self._missing = missing
+        self.system_prompt = ""
+        self.tools = ()
         self._columns: Json = {}
         self._task: Json = {}
         self._begin()
@@ -263,7 +272,8 @@ class AgentEnvironment:
             action = Action(text=action.content, message=action)
         action = Action(text=action) if isinstance(action, str) else action
         # From here on nothing waits: a second step without a new call is a fault.
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         answer, calls = _answer(action, call, self._turns)
         self._parallel = bool(self._inbox.waiting)
         is_delivered = call.settle(answer)
@@ -369,7 +379,8 @@ class AgentEnvironment:
             return _observed(messages[shared:], terms)
         # The rollout adds the system prompt itself.
         if messages[0].role == "system" and messages[0].content == self.system_prompt:
-            messages, shared = messages[1:], max(0, shared - 1)
+            messages = messages[1:]
+            shared = max(0, shared - 1)
         return replace(_observed(messages, replace(terms, after=turn, known=shared)), restart=True)
 
     def _parent(self, call: PendingCall) -> tuple[int | None, int, Sequence[str]]:

@@ -42,7 +42,8 @@ class WireError(EnvironmentFault):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})")
-        self.code, self.message = code, beginning(message, _LONGEST)  # what a client sent may come back in it
+        self.code = code
+        self.message = beginning(message, _LONGEST)  # what a client sent may come back in it
 
 
 def loads(raw: str | bytes) -> JsonDict:
@@ -206,7 +207,8 @@ class OpenEnvClient:
 
     def close(self) -> None:
         """Say goodbye and close the connection."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             with suppress(WebSocketException):
                 connection.send(dumps({"type": "close"}))
@@ -238,7 +240,8 @@ class OpenEnvClient:
         except (ConnectionClosed, TimeoutError) as error:
             self.close()
             raise EnvironmentFault(f"{self._server.socket} stopped answering: {error or 'timed out'}") from error
-        kind, data = answer.get("type"), answer.get("data")
+        kind = answer.get("type")
+        data = answer.get("data")
         if kind not in (expected, "error") or not isinstance(data, Mapping):
             raise EnvironmentFault(f"{self._server.socket} answered {str(answer)[:200]}; expected {expected}")
         data = cast(Json, data)

@@ -156,7 +156,8 @@ class EnvironmentSession:
         self._spec = spec
         self._places = places
         self._environment: Environment | None = None
-        self._task, self._first = Task(environment="", seed=0), Observation(text="")
+        self._task = Task(environment="", seed=0)
+        self._first = Observation(text="")
         self._steps: list[tuple[str, Observation]] = []  # answers, and what was seen after each
         self._open = False  # an episode has begun and not ended
         self._acts: Mapping[str, Callable[[Json], Json]] = {
@@ -192,7 +193,8 @@ class EnvironmentSession:
         Returns the first observation with the system prompt and the schemas of the tools.
         """
         options = dict(data)
-        seed, episode_id = options.pop("seed", None), options.pop("episode_id", None)
+        seed = options.pop("seed", None)
+        episode_id = options.pop("episode_id", None)
         # bool is an int in Python, and true is not a seed.
         if seed is not None and (type(seed) is not int or seed < 0):
             raise WireError("VALIDATION_ERROR", f"seed must be a non-negative integer or null, got {seed!r}")
@@ -211,12 +213,14 @@ class EnvironmentSession:
         self._first = received(result, "reset")
         prompt = checked_prompt(environment.system_prompt)
         tools = plain(list(getattr(environment, "tools", ())))
-        self._open, self._steps = True, []
+        self._open = True
+        self._steps = []
         return observation_data(self._first, prompt, tools)
 
     def _renew(self) -> Environment:
         """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
-        former, self._environment = self._environment, None
+        former = self._environment
+        self._environment = None
         self._open = False
         # Taken before the environment is made, as that may be what fills the machine.
         if former is None:
@@ -287,7 +291,9 @@ class EnvironmentSession:
 
     def close(self) -> None:
         """Free the environment and its place."""
-        environment, self._environment, self._open = self._environment, None, False
+        environment = self._environment
+        self._environment = None
+        self._open = False
         if environment is not None:
             self._places.leave()
             environment.close()

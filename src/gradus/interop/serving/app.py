@@ -116,9 +116,14 @@ class _LocalBackend:
     def __init__(
         self, batch: ContinuousBatch, name: str, sampling: SamplingConfig, token: str | None, seed: int
     ) -> None:
-        self._batch, self._loaded = batch, batch.loaded
-        self._name, self._sampling, self._token, self._seed = name, sampling, token, seed
-        self._created, self._numbers = int(time.time()), itertools.count()
+        self._batch = batch
+        self._loaded = batch.loaded
+        self._name = name
+        self._sampling = sampling
+        self._token = token
+        self._seed = seed
+        self._created = int(time.time())
+        self._numbers = itertools.count()
 
     def admit(self, key: str) -> None:
         # In constant time, so that a wrong token tells nothing about the right one.
@@ -181,7 +186,8 @@ class _LocalBackend:
 
     def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> JsonDict:
         """A choice of ``text_completion``, with the ids and log-probs if they are asked for."""
-        reply, generation = choice.text, choice.generation
+        reply = choice.text
+        generation = choice.generation
         sampled = reply.tokens if request.budget != 0 else []
         text = reply.text if sampled else ""
         tokens = [(token.id, token.logprob, token.id, token.logprob) for token in sampled]

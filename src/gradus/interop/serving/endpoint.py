@@ -89,7 +89,8 @@ class _Chats:
     """The routes that every backend has."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend, self._numbers = backend, itertools.count()
+        self._backend = backend
+        self._numbers = itertools.count()
 
     async def models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{**self._backend.card(), "object": "model"}]})

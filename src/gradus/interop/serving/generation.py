@@ -24,7 +24,8 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 
 # Tokens that are sampled before others may join. A model without our cache reads its prompts again each time.
-_TOKENS, _TOKENS_WITHOUT_CACHE = 8, 256
+_TOKENS = 8
+_TOKENS_WITHOUT_CACHE = 256
 _SCORED = 256  # tokens of a prompt whose log-probs are computed at once
 
 
@@ -171,7 +172,8 @@ class ContinuousBatch:
             logits = self.loaded.model(input_ids=ids).logits[0, :-1]
             # A softmax of all places at once would hold the logits twice, in float32.
             for start in range(0, len(logits), _SCORED):
-                part, targets = logits[start : start + _SCORED], ids[0, 1 + start : 1 + start + _SCORED]
+                part = logits[start : start + _SCORED]
+                targets = ids[0, 1 + start : 1 + start + _SCORED]
                 logprobs = part.float().log_softmax(-1)
                 own = logprobs.gather(-1, targets[:, None])[:, 0].tolist()
                 best = logprobs.max(-1)
@@ -200,7 +202,8 @@ class ContinuousBatch:
             self._places = min(self.rows, max(len(self._active), 2 * self._places))
             self._decoder = self._policy.decoder(self._places)
             for row in self._active:
-                row.place, row.read = -1, 0
+                row.place = -1
+                row.read = 0
         # A row keeps its place: its keys and values lie there.
         free = set(range(self._places)) - {row.place for row in self._active}
         for row in self._active:
@@ -238,4 +241,5 @@ class ContinuousBatch:
 
     def _let_go(self) -> None:
         """Free the cache: every row of it has room for the longest one that was under way."""
-        self._places, self._decoder = 0, self._policy.decoder(1)
+        self._places = 0
+        self._decoder = self._policy.decoder(1)

@@ -45,13 +45,17 @@ class ApiError(Exception):
 
     def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.status, self.param, self.code = message, status, param, code
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
 
     def body(self) -> JsonDict:
         """The JSON that goes over the wire."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         # A client's own words come back in it, however many they were.
-        message, param = beginning(self.message, _LONGEST), self.param and beginning(self.param, _LONGEST)
+        message = beginning(self.message, _LONGEST)
+        param = self.param and beginning(self.param, _LONGEST)
         return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
 
 
@@ -147,7 +151,8 @@ class ChatRequest(RequestBody):
         """The messages. The system message says which form the answer should have."""
         if self.response_format is None or self.response_format.type == "text":
             return self.messages
-        first, instruction = self.messages[0], self.response_format.instruction
+        first = self.messages[0]
+        instruction = self.response_format.instruction
         if first.get("role") not in ("system", "developer"):
             return [{"role": "system", "content": instruction}, *self.messages]
         parts = [{"type": "text", "text": f"\n\n{instruction}"}]

@@ -69,7 +69,8 @@ def _renderer(loaded: LoadedModel, tools: Tools, chat: Sequence[Message]) -> Spe
 
 def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
     """Raises ApiError for what cannot fit the context. It is measured before it is split into tokens, which holds up the server."""
-    context, length = loaded.context, sum(map(len, texts))
+    context = loaded.context
+    length = sum(map(len, texts))
     if context is not None and length > _CHARACTERS * context:
         raise ApiError(
             f"the prompt has {length} characters; a context of {context} tokens takes at most {_CHARACTERS * context}",
@@ -86,13 +87,16 @@ class ReplyText:
     """
 
     def __init__(self, tokenizer: Any, renderer: ChatRenderer | None, stops: Sequence[str] = ()) -> None:
-        self._tokenizer, self._renderer, self._stops = tokenizer, renderer, stops
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+        self._stops = stops
         self._running = RunningText(renderer.ids.decode if renderer else self._decode)
         self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
         self._begin = len(self._opened)
         self._spelled = ""
         self.tokens: list[Sampled] = []
-        self.text, self.finish = "", ""
+        self.text = ""
+        self.finish = ""
 
     def add(self, token: Sampled) -> str:
         """Returns the text that can be shown now."""
@@ -103,11 +107,13 @@ class ReplyText:
         if token.finish is not None or any(stop in self._spelled for stop in self._stops):
             text = self._up_to_stop(token)
             if self.finish:
-                length, self.text = len(self.text), text
+                length = len(self.text)
+                self.text = text
                 return text[length:]
         if not piece or self._stops:
             return ""
-        piece, self._opened = self._opened + piece, ""
+        piece = self._opened + piece
+        self._opened = ""
         self.text += piece
         return piece
 
@@ -145,8 +151,11 @@ class LocalChoice:
         spelled: bool = False,
         chat: bool = True,
     ) -> None:
-        self._opening, self._spelled = opening, spelled
-        self.generation, self._loaded, self._tools = generation, loaded, tools
+        self._opening = opening
+        self._spelled = spelled
+        self.generation = generation
+        self._loaded = loaded
+        self._tools = tools
         self.text = ReplyText(loaded.tokenizer, loaded.renderer if chat else None, stops)
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
@@ -202,7 +211,8 @@ def chat_loop(
     """
     opening: list[JsonDict] = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
     messages = list(opening)
-    batch, sampling = ContinuousBatch(loaded, rows=1), sampling or free_sampling(loaded.settings)
+    batch = ContinuousBatch(loaded, rows=1)
+    sampling = sampling or free_sampling(loaded.settings)
     batch.start()
     turn = 0
     try:

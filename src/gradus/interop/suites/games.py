@@ -137,7 +137,8 @@ class ClassEnvironment:
         self.inner = inner
         self._actions = {action.strip(): action for action in actions}
         self._name = type(inner).__name__
-        self._episode_id, self._steps = "", 0
+        self._episode_id = ""
+        self._steps = 0
         self._rng = child_rng(0, "invalid action")
 
     @property
@@ -161,7 +162,8 @@ class ClassEnvironment:
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin; options go to the class's own reset."""
-        self._steps, self._episode_id = 0, episode_id or f"{self._name}-{seed}"
+        self._steps = 0
+        self._episode_id = episode_id or f"{self._name}-{seed}"
         self._rng = child_rng(seed or 0, "invalid action")
         return _after(self._reset_inner(seed, options), self._first)
 

@@ -85,7 +85,8 @@ class GymnasiumText(ClassEnvironment):
         if type(space).__name__ != "Discrete":
             self.inner.close()
             raise ConfigError(f"{name} has actions of kind {type(space).__name__}; expected Discrete")
-        self.actions, self._lowest = int(space.n), int(space.start)
+        self.actions = int(space.n)
+        self._lowest = int(space.start)
         self.max_steps: int | None = self.inner.spec.max_episode_steps if self.inner.spec else None
         self._colored = False
 

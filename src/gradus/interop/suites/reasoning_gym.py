@@ -24,7 +24,8 @@ from gradus.sandbox.worker import Worker, WorkerError
 
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
 _BLOCK = 1000
-_ANSWERS, _TEXTS = 60, 200  # items for random answers, and for the vocabulary, which is made when it is needed
+_ANSWERS = 60  # items for random answers
+_TEXTS = 200  # items for the vocabulary, which is made when it is needed
 _STEP = 37  # coprime to the block: a task that belongs to another split gives way to the one so many places on
 _FIRST = {"train": 0, "in-distribution": 1_000_000_000, "held-out": 1_500_000_000}
 _SHARES = {"train": (0.2, 1.0), "in-distribution": (0.1, 0.2), "held-out": (0.0, 0.1)}
@@ -84,7 +85,8 @@ class ReasoningGymTasks:
 
     def __init__(self, dataset: str, options: JsonDict, name: str) -> None:
         self.name = name
-        self._dataset, self._options = dataset, options
+        self._dataset = dataset
+        self._options = options
         self._numbered = lru_cache(maxsize=4096)(self._make)
 
     def size(self, split: str) -> int | None:

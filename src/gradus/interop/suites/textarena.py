@@ -71,7 +71,9 @@ class TextArenaGame:
     system_prompt = "You play a game. Answer with one move in square brackets."
 
     def __init__(self, name: str, players: int) -> None:
-        self._name, self._players, self._key = name, players, f"{os.getpid()}-{next(_keys)}"
+        self._name = name
+        self._players = players
+        self._key = f"{os.getpid()}-{next(_keys)}"
         self._end: JsonDict = {}
 
     def reset(self, *, seed: int | None = None, **_: Any) -> str:

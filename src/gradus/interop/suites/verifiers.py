@@ -70,7 +70,8 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 
 def _one_reply(worker: Worker, tasks: TableTasks, module: Json, rows: Sequence[Json]) -> EnvironmentSpec:
     """Tasks that take one reply."""
-    name, items = tasks.name.removeprefix("verifiers:"), tasks.splits["train"]
+    name = tasks.name.removeprefix("verifiers:")
+    items = tasks.splits["train"]
     systems = dict.fromkeys(row["system"] for row in rows if row["system"] not in ("", tasks.system_prompt))
 
     def judge(item: Item, text: str) -> Judgement:

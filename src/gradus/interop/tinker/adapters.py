@@ -85,7 +85,8 @@ class AdapterSlot:
         """Puts an adapter of this shape on the model, in place of the one before."""
         from peft import PeftModel
 
-        before, self._name = self._name, f"slot{next(self._names)}"
+        before = self._name
+        self._name = f"slot{next(self._names)}"
         config = self.peft_config(shape)
         with warnings.catch_warnings():
             warnings.simplefilter(

@@ -130,7 +130,8 @@ def _forward(service: TrainingService, *, forward_only: bool) -> _Act:
     async def handle(owner: str, http: Request) -> Response:
         if http.headers.get("content-encoding", "identity") != "identity":
             raise ApiError("this server takes no compressed bodies", status=415)
-        body, kind = await http.body(), http.headers.get("content-type", "")
+        body = await http.body()
+        kind = http.headers.get("content-type", "")
         # A large batch takes long to read, and other clients wait for the event loop.
         request = await asyncio.to_thread(forward_request, body, kind, forward_only=forward_only)
         return JSONResponse(service.forward(owner, request))

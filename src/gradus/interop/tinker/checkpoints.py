@@ -21,7 +21,9 @@ from gradus.interop.tinker.adapters import AdapterShape, Weights
 
 _KINDS = {"weights": "training", "sampler_weights": "sampler"}  # parts of a path, and what the protocol calls them
 _PATH = re.compile(r"tinker://([\w-]+(?::train:\d+)?)/(weights|sampler_weights)/(\w[\w.-]{0,127})", re.ASCII)
-_MODEL, _MOMENTS, _CARD = "adapter_model.safetensors", "optimizer.pt", "checkpoint.json"
+_MODEL = "adapter_model.safetensors"
+_MOMENTS = "optimizer.pt"
+_CARD = "checkpoint.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,8 @@ class AdapterEngine:
     def sample(self, shape: AdapterShape | None, weights: Weights, order: SampleOrder) -> SampleResult:
         """Samples answers, and scores the prompt if that is asked for. ``shape`` None: by the base."""
         with self.slot.wearing(shape, weights) as (loaded, _):
-            scores, likeliest = None, None
+            scores = None
+            likeliest = None
             if order.prompt_logprobs:
                 scores, likeliest = _prompt_scores(loaded, order)
             policy = LocalPolicy(loaded, order.sampling)

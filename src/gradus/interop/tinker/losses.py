@@ -33,7 +33,8 @@ class ServedLoss:
         """The loss of each token (T,) of its log-prob (T,), times its weight if the datum has weights."""
         worth = logprobs
         if self.inputs:
-            ratio, advantages = (logprobs - inputs["logprobs"]).exp(), inputs["advantages"]
+            ratio = (logprobs - inputs["logprobs"]).exp()
+            advantages = inputs["advantages"]
             bounded = ratio.clamp(*self.clip)
             worth = {
                 "importance_sampling": ratio * advantages,

@@ -20,7 +20,9 @@ from gradus.interop.tinker.sdk import check_client
 from gradus.interop.tinker.settings import adam_settings, adapter_shape, sample_order
 from gradus.interop.tinker.wire import ForwardRequest, SampleResult
 
-_MOST_SESSIONS, _MOST_MODELS, _MOST_SAMPLERS = 256, 16, 1024
+_MOST_SESSIONS = 256
+_MOST_MODELS = 16
+_MOST_SAMPLERS = 1024
 _MOST_SNAPSHOTS = 16  # unnamed samplers of one model; the oldest gives way
 _SILENT = 120.0  # seconds without a sign of life after which a session gives way to another; clients send one every ten
 

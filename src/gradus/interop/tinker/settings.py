@@ -12,7 +12,10 @@ from gradus.interop.tinker.losses import check_ids
 from gradus.interop.tinker.wire import token_ids
 from gradus.policies.local.sampling import SamplingConfig
 
-_LARGEST_RANK, _MOST_SAMPLES, _MOST_LIKELIEST, _MOST_STOPS = 256, 1024, 128, 64
+_LARGEST_RANK = 256
+_MOST_SAMPLES = 1024
+_MOST_LIKELIEST = 128
+_MOST_STOPS = 64
 _UNSERVED = (
     "topk_sample_logprobs",
     "target_prompt_logprobs",
@@ -50,7 +53,8 @@ def sample_order(request: Any, engine: AdapterEngine, seed: int) -> SampleOrder:
     idle = [name for name in _UNSERVED if getattr(request, name, None)]
     if idle:
         raise ApiError(f"this server has no {', '.join(idle)}; leave it out, or set a loss_fn that does not need it")
-    prompt, params = token_ids(request.prompt), request.sampling_params
+    prompt = token_ids(request.prompt)
+    params = request.sampling_params
     scored = bool(request.prompt_logprobs or request.topk_prompt_logprobs)
     context = engine.loaded.context or len(prompt) + 2**16
     budget = params.max_tokens or context - len(prompt)

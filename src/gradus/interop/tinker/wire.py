@@ -212,7 +212,8 @@ def _sample_message(result: SampleResult) -> Any:
     if result.likeliest is not None:
         ids, logprobs = result.likeliest
         table = message.topk_prompt_logprobs
-        table.token_ids, table.logprobs = _bytes(ids.int()), _bytes(logprobs.nan_to_num(_NO_LOGPROB))
+        table.token_ids = _bytes(ids.int())
+        table.logprobs = _bytes(logprobs.nan_to_num(_NO_LOGPROB))
         table.k = ids.shape[1]
         # Versions of the SDK name the number of rows differently.
         rows = "length" if "length" in table.DESCRIPTOR.fields_by_name else "prompt_length"

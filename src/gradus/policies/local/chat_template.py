@@ -37,9 +37,13 @@ PLAIN_TEMPLATE = (
 CACHED = 512  # texts of each kind whose ids are kept, and lists of tools whose renderers are: a server meets many
 
 # Words that templates do not write by themselves. Answers start with a letter and end with one: nothing to trim.
-_SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
+_SYSTEM = "zqsystemqz"
+_FIRST = "zqfirstqz"
+_ANSWER = "zqanswerqz"
+_SECOND = "zqsecondqz"
 _THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
-_SECONDS, _LONGEST = 10.0, 2**25  # that a template may take, and the characters that it may write
+_SECONDS = 10.0  # that a template may take
+_LONGEST = 2**25  # characters that it may write
 
 
 class ChatTemplate:

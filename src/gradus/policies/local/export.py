@@ -79,9 +79,11 @@ def export_model(
     base = adapter_base(source)
     # Adapters are merged into the weights as they were published.
     loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
-    model, gap = loaded.model, None
+    model = loaded.model
+    gap = None
     if gguf is not None:
-        merge, dtype = True, "float32"
+        merge = True
+        dtype = "float32"
         check_gguf(loaded)
     if base is not None and merge:
         model, gap = _merge(loaded)

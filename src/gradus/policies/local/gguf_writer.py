@@ -28,7 +28,11 @@ FORMATS = ("f16", "q8_0", "q4_0")
 """Bits of a weight: 16, 8.5 and 4.5."""
 _ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen 2", "qwen3": "Qwen 3"}
 _BLOCK = 32  # weights that share a scale; a matrix whose rows cannot be cut so stays f16
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # kinds of tokens
+# Kinds of tokens, as llama.cpp numbers them.
+_NORMAL = 1
+_CONTROL = 3
+_USER_DEFINED = 4
+_UNUSED = 5
 _SCALED_ROPES = ("default", "linear", "llama3")  # those that change frequencies alone
 
 # How llama.cpp cuts a text before it merges bytes, by the name that it has there.
@@ -199,11 +203,14 @@ def _cut_of(cut: PreTokenizer) -> str:
 
 def _token_list(tokenizer: Any, size: int) -> tuple[list[str], list[int]]:
     """Tokens by id, and their kinds. A model may have rows for more tokens than its tokenizer has."""
-    tokens, kinds = [f"[PAD{place}]" for place in range(size)], [_UNUSED] * size
+    tokens = [f"[PAD{place}]" for place in range(size)]
+    kinds = [_UNUSED] * size
     for token, place in tokenizer.get_vocab().items():
-        tokens[place], kinds[place] = token, _NORMAL
+        tokens[place] = token
+        kinds[place] = _NORMAL
     for place, added in tokenizer.added_tokens_decoder.items():
-        tokens[place], kinds[place] = added.content, _CONTROL if added.special else _USER_DEFINED
+        tokens[place] = added.content
+        kinds[place] = _CONTROL if added.special else _USER_DEFINED
     return tokens, kinds
 
 
@@ -225,7 +232,8 @@ def _jinja(loaded: LoadedModel) -> str:
 
 def _modelfile(file: str, loaded: LoadedModel, sampling: SamplingConfig) -> str:
     """Text of a Modelfile. What cannot be written there exactly is said in a comment, and Ollama reads the file's own template."""
-    settings, tokenizer = loaded.settings, loaded.tokenizer
+    settings = loaded.settings
+    tokenizer = loaded.tokenizer
     bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
     template = go_template(loaded.renderer, bos)
     lines = [f"FROM ./{file}"]
@@ -252,7 +260,10 @@ def go_template(renderer: ChatTemplate, bos: str) -> str | None:
 
     ``bos``: what the tokenizer puts in front by itself. None if the pieces do not make up the text that the chat template renders.
     """
-    system, first, answer, second = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
+    system = "zqsystemqz"
+    first = "zqfirstqz"
+    answer = "zqanswerqz"
+    second = "zqsecondqz"
     behind, _, around = renderer.render(renderer.messages(system, first)).partition(system)
     between, _, frame = around.partition(first)
     bare, _, _ = renderer.render(renderer.messages("", first)).partition(first)
@@ -265,6 +276,7 @@ def go_template(renderer: ChatTemplate, bos: str) -> str | None:
     if not literal or again != conversation + renderer.lead:
         return None
     system_part = f"{{{{ if .System }}}}{behind.removeprefix(bos)}{{{{ .System }}}}{between}{{{{ else }}}}{bare.removeprefix(bos)}{{{{ end }}}}"
-    user, assistant = f"{{{{ .Content }}}}{frame}", f"{{{{ .Content }}}}{middle}"
+    user = f"{{{{ .Content }}}}{frame}"
+    assistant = f"{{{{ .Content }}}}{middle}"
     turns = f'{{{{ if eq .Role "user" }}}}{user}{{{{ else if eq .Role "assistant" }}}}{assistant}{{{{ end }}}}'
     return f"{system_part}{{{{ range .Messages }}}}{turns}{{{{ end }}}}"

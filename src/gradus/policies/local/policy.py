@@ -230,7 +230,8 @@ def _finish(reading: _Reading, answer: Answer) -> Action:
                 "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
             )
         )
-    episode, turn = reading.episode, reading.turn
+    episode = reading.episode
+    turn = reading.turn
     action = episode.conversation.add_answer(turn, answer.ids, answer.logprobs, answer.legal)
     assert action.tokens is not None
     # The last token of an answer was drawn, but no forward pass has read it yet.

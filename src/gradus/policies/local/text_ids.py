@@ -14,7 +14,9 @@ from tokenizers import AddedToken
 
 TokenIds = tuple[int, ...]
 
-_MARK, _END = "\ue000", "\ue001"  # private characters, around a special token that content spells out
+# Private characters, around a special token that content spells out.
+_MARK = "\ue000"
+_END = "\ue001"
 _MARKED = re.compile(f"{_MARK}(.*?){_END}|[{_MARK}{_END}]", re.DOTALL)
 _PRIVATE = re.compile(f"[{_MARK}{_END}]")
 _HALF = "\ufffd"

@@ -27,8 +27,13 @@ Messages = Sequence[Message]
 _WAY_OUT = 'write calls as plain JSON with model.tool_calls = "json", or give the tokenizer a chat template with tools'
 
 # A conversation of words that templates do not write by themselves.
-_NAME, _KEY, _VALUE, _RESULT = "zqtoolqz", "zqkeyqz", "zqvalueqz", "zqresultqz"
-_USER, _ANSWER, _QUESTION = "zquserqz", "zqsaidqz", "zqaskedqz"
+_NAME = "zqtoolqz"
+_KEY = "zqkeyqz"
+_VALUE = "zqvalueqz"
+_RESULT = "zqresultqz"
+_USER = "zquserqz"
+_ANSWER = "zqsaidqz"
+_QUESTION = "zqaskedqz"
 _PROBE = ToolCall(name=_NAME, arguments={_KEY: _VALUE}, id="zqcallid0")
 _PROBE_USER = Message(role="user", content=_USER)
 _PROBE_CALL = Message(role="assistant", calls=(_PROBE,))

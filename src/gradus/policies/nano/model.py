@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
-PAD, SYSTEM, OBSERVATION, ACTION, END = "<|pad|>", "<|system|>", "<|observation|>", "<|action|>", "<|end|>"
+PAD = "<|pad|>"
+SYSTEM = "<|system|>"
+OBSERVATION = "<|observation|>"
+ACTION = "<|action|>"
+END = "<|end|>"
 FRAME_TOKENS = (PAD, SYSTEM, OBSERVATION, ACTION, END)
 
 # Three frame tokens a turn: one before the observation, one before the answer, one behind it.
@@ -47,7 +51,10 @@ _FETCHED = 0.1  # share of a word, in a head's subspace, that the head adds wher
 _LOOKING_PAIRS = 2  # the fastest, which tell neighbors apart
 
 # Of number_init: what a number's embedding is made of, by standard deviation, and the random waves over a kind's range.
-_KIND, _LINE, _WAVES, _WORD = 0.6, 0.87, 0.5, 0.3
+_KIND = 0.6
+_LINE = 0.87
+_WAVES = 0.5
+_WORD = 0.3
 _WAVE_COUNT = 16
 _WAVE_SPREAD = 4.0  # how fast they are, in radians a half of the range
 _FEWEST_NUMBERS = 3  # of one kind: two would be opposites

@@ -43,7 +43,8 @@ class WeightsAddress(BaseModel):
 
     def sampling_client(self) -> Any:
         """The server's client that samples from these weights; the same for all that ask. Raises ConfigError if it has them no more."""
-        service, base = self.service(), self.base()
+        service = self.service()
+        base = self.base()
         key = self.sampler or base
         if key not in service.samplers:
             weights = {"base_model": base} if self.sampler is None else {"model_path": self.sampler}
@@ -56,7 +57,8 @@ class WeightsAddress(BaseModel):
 
     def training_client(self, rank: int, seed: int | None = None) -> Any:
         """Makes adapters on the base model; returns the client that trains them. They are on the layers that adapters in this process are on."""
-        service, base = self.service(), self.base()
+        service = self.service()
+        base = self.base()
         options: dict[str, Any] = {"base_model": base, "rank": rank, "seed": seed, "train_unembed": False}
         create = service.client.create_lora_training_client
         return service.made(f"train the model {base} with adapters of rank {rank}", create, **options)

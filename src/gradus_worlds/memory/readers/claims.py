@@ -47,7 +47,8 @@ def values_of(text: str, slot: Slot, *, entity_named: bool = True) -> SlotClaim:
     # A "not" or a "formerly" reaches to the end of its clause.
     for clause in _CLAUSES.split(text):
         words = plain_words(clause)
-        claimed, denied = now, False
+        claimed = now
+        denied = False
         for place, word in enumerate(words):
             entity_named = entity_named or words[place : place + len(entity)] == entity
             denied = denied or word in _DENIED

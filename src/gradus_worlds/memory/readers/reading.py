@@ -22,8 +22,11 @@ from gradus_worlds.memory.text import (
 )
 from gradus_worlds.memory.worlds.records import UNKNOWN, Hop, Question, Slot
 
-STRICT_ENTRIES, STRICT_WORDS, GENEROUS_ENTRIES = 4, 48, 20
-BANKS, ENTRIES = 3, 5
+STRICT_ENTRIES = 4
+STRICT_WORDS = 48
+GENEROUS_ENTRIES = 20
+BANKS = 3
+ENTRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,8 @@ def _run(memory: Memory, call: WrittenCall, source: int | None) -> Changed:
 
 def _checked(call: WrittenCall, tool: MemoryTool) -> Arguments:
     """The arguments, an entry's digits as its number."""
-    name, arguments = call.name, call.arguments
+    name = call.name
+    arguments = call.arguments
     takes = (*tool.required, *tool.optional)
     for argument in arguments:
         if argument not in takes:

@@ -106,7 +106,8 @@ class _Writer:
     """Writes one world, chunk by chunk, keeping the truth as it goes."""
 
     def __init__(self, seed: int, config: SyntheticConfig) -> None:
-        self.seed, self.config = seed, config
+        self.seed = seed
+        self.config = config
         self.rng = child_rng(seed, "memory-synthetic", config.split)
         lexicon = words_of(config.split, _RESERVED)
         names = self.rng.sample(lexicon, config.people)
