@@ -436,7 +436,7 @@ def test_keys_are_of_one_episode_and_the_host_is_checked(policy: LocalPolicy) ->
     assert address.startswith("http://127.0.0.1:")
     over = httpx.post(address, json={}, headers={"Authorization": f"Bearer {key}"})
     assert (over.status_code, "key ends with it" in over.text) == (401, True)
-    assert endpoint() is endpoint()
+    assert endpoint(AgentLimits()) is endpoint(AgentLimits())
 
 
 # -- what is given, and what a run makes of it ---------------------------------------------------------------------------

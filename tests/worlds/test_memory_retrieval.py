@@ -82,7 +82,8 @@ def asked(aspect: str = "value", answers: tuple[str, ...] = ("Oslo",), of: str |
 
 
 def memory_of(*contents: str) -> Memory:
-    memory = Memory(clock=lambda: "3 May 2030")
+    memory = Memory()
+    memory.today = "3 May 2030"
     for content in contents:
         memory.insert("spatiotemporal_context", content)
     return memory

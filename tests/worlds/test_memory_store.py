@@ -72,9 +72,10 @@ def test_a_deleted_id_is_never_given_again() -> None:
 
 
 def test_an_update_keeps_id_and_creation_and_moves_the_time() -> None:
-    days = iter(["1 May 2030", "2 May 2030"])
-    memory = Memory(clock=lambda: next(days))
+    memory = Memory()
+    memory.today = "1 May 2030"
     first = memory.insert("values", "Ann cause rivers")
+    memory.today = "2 May 2030"
     second = memory.update("values", first.id, "Ann cause bees")
     assert (second.id, second.created, second.updated, second.timestamp) == (
         1,

@@ -12,6 +12,7 @@ from gradus.core.errors import (
     StorageError,
 )
 from gradus.core.files import read_text, write_text
+from gradus.core.frozen_record import frozen_record
 from gradus.core.printing import beginning
 from gradus.core.protocols import (
     AnswerDistribution,
@@ -110,6 +111,7 @@ __all__ = [
     "blank_thoughts",
     "child_rng",
     "child_seed",
+    "frozen_record",
     "read_text",
     "without_thoughts",
     "write_text",

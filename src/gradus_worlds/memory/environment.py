@@ -23,7 +23,7 @@ from gradus_worlds.memory.worlds.records import Evidence, Question, World
 
 Json = Mapping[str, Any]
 
-SHOWN = 6  # related entries, at most
+SHOWN = 6  # related entries of an observation, at most
 STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than the rollout
 
 
@@ -66,8 +66,6 @@ class MemoryEnvironment:
         world = self._begun = self._make_world(seed or 0, **options)
         self._episode_id = episode_id or world.name
         self._memory = self._memory_to_use or Memory(self._schema, first_id=world.first_id)
-        # Entries are dated by the chunk that is being read, as a reader would date them.
-        self._memory.clock = self._today
         self._index = world.begin
         self._turns: list[dict[str, Any]] = []
         self._refused: list[str] = []
@@ -87,19 +85,19 @@ class MemoryEnvironment:
         self._refused = refusals(result.message for result in results if not result.ok)
         turn["answered"] = self._accuracy_so_far()
         self._turns.append(turn)
-        timestamp = self._today()
+        spans = [Span(name=f"call-{place}", start=call.start, end=call.end) for place, call in enumerate(results)]
+        action_data = {"calls": [dict(vars(result)) for result in results], "timestamp": memory.today}
         self._index += 1
         observation = Observation(text="", restart=True, terminated=True)
         if self._index < len(world.chunks):
             observation = self._observe()
         return replace(
             observation,
+            # A refused call is valid: its form was right, and the message says what was not.
             action_valid=all(result.name for result in results),
             action_error="; ".join(self._refused) or None,
-            action_spans=tuple(
-                Span(name=f"call-{place}", start=result.start, end=result.end) for place, result in enumerate(results)
-            ),
-            action_data={"calls": [result.to_json() for result in results], "timestamp": timestamp},
+            action_spans=tuple(spans),
+            action_data=action_data,
         )
 
     def outcome(self) -> Json:
@@ -122,13 +120,11 @@ class MemoryEnvironment:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _today(self) -> str | None:
-        chunks = self._world.chunks
-        return chunks[min(self._index, len(chunks) - 1)].timestamp
-
     def _observe(self) -> Observation:
+        """The chunk that is read now, with what the memory holds on it. Calls of the answer are dated by it."""
         chunk = self._world.chunks[self._index]
         memory = self._memory
+        memory.today = chunk.timestamp
         self._related = [hit.entry for hit in memory.related(chunk.text, entries=SHOWN)]
         # The date and the chunk stand first, then what depends on the memory. An entry's number stands behind its content, so that a
         # model that reads from left to right knows whose number it is.
@@ -176,19 +172,18 @@ class MemoryEnvironment:
 
     def _strict_accuracy(self) -> float:
         questions = self._world.questions
-        marks = [(question.unknown, read_strict(self._memory, question).to_json()["correct"]) for question in questions]
-        return balanced_accuracy(marks)
+        return balanced_accuracy([(each.unknown, read_strict(self._memory, each).correct) for each in questions])
 
     def _ask(self, question: Question, answered: Answered) -> dict[str, Any]:
         """A question with its readings and what the two-layer search brings back."""
         hits = self._memory.search(question.text)
-        readings = {name: read(self._memory, question) for name, read in RULES.items()}
-        readings["reader"] = answered.reading(question)
+        readings = {name: read(self._memory, question).to_json() for name, read in RULES.items()}
+        readings["reader"] = answered.reading(question).to_json()
         return {
             **question.to_json(),
             "retrieved": [{"id": hit.entry.id, "score": hit.score, "content": hit.entry.content} for hit in hits],
             "evidence_recall": _recall(question, [hit.entry for hit in hits]),
-            "readings": {name: reading.to_json() for name, reading in readings.items()},
+            "readings": readings,
             "error": answered.error,
             "agrees": answered.agrees,
         }

@@ -10,7 +10,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -27,6 +27,7 @@ from gradus.core import (
     Request,
     StorageError,
     Task,
+    frozen_record,
     read_text,
     write_text,
 )
@@ -81,7 +82,7 @@ def _mark(chunk: Chunk) -> str:
     return hashlib.sha256(json.dumps([chunk.timestamp, chunk.text]).encode()).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class LearnedText:
     """The result of reading a text."""
 

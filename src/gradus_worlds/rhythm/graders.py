@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from gradus.core import Episode, Grader, GradingError, Reward, RewardTerm
+from gradus.core import Episode, Grader, GradingError, Reward, RewardTerm, frozen_record
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.tables import DAYS, METERS, SLOTS, STEPS, Array
 
@@ -35,7 +34,7 @@ _DAY_WEIGHTS = np.repeat(np.arange(1, len(DAYS) + 1), len(SLOTS))
 _BELIEF_TURN_WEIGHTS = _DAY_WEIGHTS / _DAY_WEIGHTS.sum()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Week:
     """T steps that were played. ``belief`` is NaN in the turns that stated none; ``truth`` is NaN if it is not known."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from gradus.core import child_seed
+from gradus.core import child_seed, frozen_record
 from gradus_worlds.rhythm.tables import FIGURES, METERS, MODIFIERS, Array
 
 BELIEFS = ("social", "morning", "work")
@@ -26,7 +25,7 @@ TARGET_MODIFIERS = _shares(MODIFIERS)  # (9, 3)
 TARGET_WEIGHTS = _shares(METERS)  # (5, 3)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Profile:
     """One person: five reward weights that sum to 1 and nine modifiers, 0 neutral, -1 to 1 in training."""
 

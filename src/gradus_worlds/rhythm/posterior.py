@@ -10,13 +10,12 @@ value that is shown twice does not count twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from gradus.core import child_seed
+from gradus.core import child_seed, frozen_record
 from gradus_worlds.rhythm.persons import WEIGHT_CONCENTRATION, belief_targets
 from gradus_worlds.rhythm.tables import (
     ANOMALY_GRID,
@@ -50,7 +49,7 @@ _FLAT = 1e-9  # a modifier of a smaller slope says nothing
 _RESILIENCE = MODIFIERS.index("event_resilience")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ShownStep:
     """One step as the lines showed it, for R episodes at the same step of their weeks."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
-from gradus.core import Span, Vocabulary, beginning, blank_thoughts
+from gradus.core import Span, Vocabulary, beginning, blank_thoughts, frozen_record
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.tables import (
     ACTIONS,
@@ -58,7 +57,7 @@ def _level(value: float, grid: float, limit: int) -> int:
     return max(-limit, min(limit, round(value / grid)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ShownFigures:
     """The numbers of a line, rounded as it shows them: what a reader of the text can know."""
 
@@ -128,7 +127,7 @@ def compact_observation(data: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Wording:
     """The words of rules, lines and answers. What they say is the same in each."""
 
@@ -174,7 +173,7 @@ COMPACT = Wording(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ParsedAnswer:
     """The meaning of an answer. ``error`` says what was wrong, and then nothing else is set."""
 

@@ -5,11 +5,9 @@ Shapes: meters, changes and effects (..., 5) in the order of ``METERS``; weights
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from gradus.core import child_seed
+from gradus.core import child_seed, frozen_record
 from gradus_worlds.rhythm.tables import (
     ACTIONS,
     BASE,
@@ -94,7 +92,7 @@ def draw_events(seed: int) -> Integers:
     return np.searchsorted(_EVENT_THRESHOLDS, rng.random(STEPS), side="right")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Situation:
     """R persons at the same step of their weeks, as a planner knows them."""
 

@@ -6,11 +6,11 @@ The desk's public methods are the tools, which read and change a database of ord
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
-from gradus.core import ConfigError, child_rng
+from gradus.core import ConfigError, child_rng, frozen_record
 
 CUSTOMERS = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gina", "Hugo", "Iris", "Jack")
 ITEMS = ("lamp", "chair", "kettle", "radio", "clock", "vase", "bag", "coat", "table", "mirror")
@@ -44,7 +44,7 @@ SYSTEM_PROMPT = (
 _MARKS = {"replace": "replaced", "cancel": "cancelled", "refuse": "refused"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class DueRule:
     """The remedy that is due for a reason, for a recent order and for an old one."""
 
@@ -57,7 +57,7 @@ class DueRule:
         return self.recent if days <= WINDOW else self.old
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Order:
     """One line of the database. ``status`` is delivered or sent at first, so many days ago."""
 
@@ -69,7 +69,7 @@ class Order:
     days: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Case:
     """One call of a customer. ``reason`` is hidden until asked for; ``wish`` is what they say they want, due or not."""
 

@@ -40,7 +40,7 @@ class AgentFault(EnvironmentFault):
     """The agent raised before it had an answer, or the endpoint refused one of its calls. Its episode fails, and no other."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AgentLimits:
     """The limits of an agent's episode, and how many episodes run at once.
 
@@ -248,7 +248,7 @@ def _endpoint_of(process: int, host: str, names: tuple[str, ...]) -> Endpoint:
     return Endpoint(host, names)
 
 
-def endpoint(limits: AgentLimits = AgentLimits()) -> Endpoint:
+def endpoint(limits: AgentLimits) -> Endpoint:
     """The endpoint of this process at a host, which its first episode opens."""
     names = tuple(name for name in limits.hosts.split(",") if name)
     return _endpoint_of(os.getpid(), limits.endpoint_host, names)

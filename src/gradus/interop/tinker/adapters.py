@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.one_at_a_time import torch_seeded
@@ -20,7 +21,7 @@ ALPHA = 32.0  # the hosted service's, and SkyRL's; the product of an adapter is 
 Weights = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AdapterShape:
     """The size of an adapter, and the layers that it is on."""
 

@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
 from gradus.core.files import read_json, write_folder, write_json
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.adapters import AdapterShape, Weights
@@ -26,7 +27,7 @@ _MOMENTS = "optimizer.pt"
 _CARD = "checkpoint.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class SavedAdapter:
     """A checkpoint's card. ``created`` and ``expires`` (None: never) in seconds since 1970."""
 

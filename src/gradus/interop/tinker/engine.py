@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gradus.core import child_seed
+from gradus.core.frozen_record import frozen_record
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.adapters import AdapterShape, AdapterSlot, TrainedAdapter, Weights
 from gradus.interop.tinker.losses import ServedLoss
@@ -29,7 +29,7 @@ _PASS_TOKENS = 4096  # of one forward and backward pass
 _PIECE = 16  # tokens that are sampled before their text is searched for the end
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class SampleOrder:
     """What is to be sampled: ``count`` answers to ``prompt``. ``stops``: ids that end one; ``stop_texts``: texts that do.
 

@@ -4,11 +4,11 @@ puts it into weights or advantages."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gradus.core.frozen_record import frozen_record
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.wire import TokenDatum
 
@@ -17,7 +17,7 @@ _CLIPPED = ("ppo", "cispo")
 _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # bounds of the ratio itself
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ServedLoss:
     """A loss by its name, and the bounds of its ratio."""
 

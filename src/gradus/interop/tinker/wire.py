@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from google.protobuf.message import DecodeError
 from starlette.responses import JSONResponse, Response
 from torch import Tensor
 
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.sdk import messages, parse_forward
@@ -23,7 +23,7 @@ _NO_LOGPROB = -99999.0  # in an empty cell of likeliest tokens
 _TOKENS_ONLY = "this server reads tokens only; leave out images and other chunks"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TokenDatum:
     """One sequence to be scored: ``ids`` (T,) that are read, and what the loss takes, (T,) or (T, K) each."""
 
@@ -31,7 +31,7 @@ class TokenDatum:
     inputs: Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ForwardRequest:
     """One call of forward or forward_backward."""
 
@@ -43,7 +43,7 @@ class ForwardRequest:
     backward: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ForwardResult:
     """Figures of each datum, shaped as its target tokens, and sums over the call."""
 
@@ -51,7 +51,7 @@ class ForwardResult:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class SampledTokens:
     """One sampled sequence. ``stop``: "stop" or "length"."""
 
@@ -60,7 +60,7 @@ class SampledTokens:
     stop: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class SampleResult:
     """What sampling gives: sequences, and if asked for, of the prompt's T tokens the log-probs (T,), NaN at the first, and the
     likeliest tokens (T, K) with theirs."""

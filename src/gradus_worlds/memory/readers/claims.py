@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from gradus.core import frozen_record
 from gradus_worlds.memory.store.memory import Entry
 from gradus_worlds.memory.text import contains, index_tokens, plain_words, substring_match
 from gradus_worlds.memory.tools.running import CallResult
@@ -16,7 +16,7 @@ _FORMER = frozenset({"formerly", "before", "previously", "earlier", "once", "was
 _DENIED = frozenset({"not", "no", "never", "isn", "wasn"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class SlotClaim:
     """Values that an entry gives a slot now, and values that it says the slot had before; in the order of the text."""
 

@@ -7,8 +7,8 @@ the reward counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from gradus.core import frozen_record
 from gradus_worlds.memory.readers.reading import Notes, Reading, ShownText, judge, judge_text, search_notes
 from gradus_worlds.memory.store.index import ENTRY_B, bm25
 from gradus_worlds.memory.store.memory import Memory
@@ -25,7 +25,7 @@ _PROMPT = (
 _NO_ANSWER = (UNKNOWN, "i do not know", "i don t know")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Answered:
     """``answer`` is ``unknown`` if the memory does not say. ``why``: how it was read. ``notes``: what the reader was shown.
 

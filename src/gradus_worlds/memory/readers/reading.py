@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from gradus.core import frozen_record
 from gradus_worlds.memory.readers.claims import claim_of, values_of
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import (
@@ -22,17 +23,20 @@ from gradus_worlds.memory.text import (
 )
 from gradus_worlds.memory.worlds.records import UNKNOWN, Hop, Question, Slot
 
+# What a reader sees at most; of two hops each has half.
 STRICT_ENTRIES = 4
 STRICT_WORDS = 48
 GENEROUS_ENTRIES = 20
+# What the two-layer search brings back.
 BANKS = 3
 ENTRIES = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ShownText:
-    """One text that a reader was shown: an entry, or the core with id None."""
+    """One text that a reader was shown."""
 
+    # The entry's; None for the core.
     id: int | None
     text: str
     timestamp: str | None = None
@@ -46,13 +50,15 @@ class ShownText:
         return bool(content_words(self.text) & content_words(question))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Reading:
-    """An answer with its judgement. ``f1`` is None for a question without a gold answer; ``why`` says why it is right or wrong."""
+    """An answer with its judgement."""
 
     prediction: str
     correct: bool
+    # None for a question without a gold answer.
     f1: float | None
+    # Why it is right or wrong.
     why: str
     notes: Sequence[ShownText] = ()
 
@@ -77,7 +83,7 @@ def judge(question: Question, prediction: str, why: str, notes: Notes) -> Readin
         right = normalize(prediction) == UNKNOWN
     else:
         right = any(exact_match(prediction, gold) for gold in question.answers)
-        f1 = max(token_f1(prediction, gold) for gold in question.answers)
+        f1 = _best_f1(question, prediction)
     return Reading(prediction=prediction, correct=right, f1=f1, why=why, notes=notes)
 
 
@@ -87,10 +93,17 @@ def judge_text(question: Question, answer: str, why: str, notes: Notes) -> Readi
     if question.hops and question.aspect != "date":
         last = question.hops[-1].then or question.hops[-1]
         named = values_of(answer, last.slot)
-        values = {*named.now, *named.former} - {question.of} if question.aspect == "former" else set(named.now)
+        values = set(named.now)
+        if question.aspect == "former":
+            # The question itself says the value that holds now, and an answer may repeat it.
+            values = values.union(named.former).difference({question.of})
         right = bool(values) and values <= set(question.answers)
-    f1 = None if question.unknown else max(token_f1(answer, gold) for gold in question.answers)
+    f1 = None if question.unknown else _best_f1(question, answer)
     return Reading(prediction=answer, correct=right, f1=f1, why=why, notes=notes)
+
+
+def _best_f1(question: Question, answer: str) -> float:
+    return max(token_f1(answer, gold) for gold in question.answers)
 
 
 def read_strict(memory: Memory, question: Question) -> Reading:
@@ -123,19 +136,15 @@ def read_generous(memory: Memory, question: Question) -> Reading:
 def _search_kindly(memory: Memory, question: Question) -> list[ShownText]:
     """The top 20 for the question, and for a question of two hops the top 20 for each value that the first hop may have."""
     banks = len(memory.schema.banks)
-    notes = search_notes(memory, question.text, banks=banks, entries=GENEROUS_ENTRIES)
-    queries: list[str] = []
+    first = search_notes(memory, question.text, banks=banks, entries=GENEROUS_ENTRIES)
+    notes = list(first)
     for hop in question.hops:
-        if hop.then is not None:
-            query = hop.then.query
-            queries += [query.format(value) for value in hop.slot.values if _stands_in(notes, value)]
-    for query in queries:
-        notes += search_notes(memory, query, banks=banks, entries=GENEROUS_ENTRIES)
+        if hop.then is None:
+            continue
+        for value in hop.slot.values:
+            if any(substring_match(note.text, value) for note in first):
+                notes += search_notes(memory, hop.then.query.format(value), banks=banks, entries=GENEROUS_ENTRIES)
     return list({note.id: note for note in notes}.values())
-
-
-def _stands_in(notes: Notes, value: str) -> bool:
-    return any(substring_match(note.text, value) for note in notes)
 
 
 RULES: Mapping[str, Callable[[Memory, Question], Reading]] = {"strict": read_strict, "generous": read_generous}
@@ -162,18 +171,20 @@ def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[Notes, list[s
 def _look_up(notes: Notes, slot: Slot, question: Question) -> tuple[list[str], str]:
     """Returns (values, why)."""
     subject = f"{slot.entity} and {slot.cues[0]}"
-    claims = [(note, claim_of(note.text, slot)) for note in notes]
-    values: dict[str, None] = {}
-    for note, claim in claims:
+    is_named = False
+    values: dict[str, None] = {}  # each once, in the order of the notes
+    for note in notes:
+        claim = claim_of(note.text, slot)
         if claim is None:
             continue
+        is_named = True
         if question.aspect == "former":
             values |= dict.fromkeys(claim.former)
         elif question.aspect == "value":
             values |= dict.fromkeys(claim.now)
         elif note.timestamp and question.of in claim.now:
             values[note.timestamp] = None
-    if not any(claim for _, claim in claims):
+    if not is_named:
         why = f"no entry names {subject}"
     elif not values:
         why = f"an entry names {subject} but gives no {question.aspect}"
@@ -200,15 +211,15 @@ def _read(memory: Memory, query: str, hops: int = 1) -> list[ShownText]:
     # The core must not crowd out entries, whatever its length.
     core = [note for note in notes if note.id is None]
     entries = [note for note in notes if note.id is not None]
-    words = STRICT_WORDS // hops
+    room = STRICT_WORDS // hops
     texts: list[ShownText] = []
     for note in entries[: STRICT_ENTRIES // hops]:
-        words -= count_words(note.text)
-        if words < 0:
-            words += count_words(note.text)
+        words = count_words(note.text)
+        if words > room:
             break
+        room -= words
         texts.append(note)
-    return [note for note in core if count_words(note.text) <= words] + texts
+    return [note for note in core if count_words(note.text) <= room] + texts
 
 
 def _read_free_text(memory: Memory, question: Question) -> Reading:

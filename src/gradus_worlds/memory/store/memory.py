@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gradus.core import GradusError, StorageError, beginning
+from gradus.core import GradusError, StorageError, beginning, frozen_record
 from gradus_worlds.memory.store.index import BANK_B, ENTRY_B, bm25
 from gradus_worlds.memory.text import count_tokens, count_words, index_tokens, token_counts
 
-Clock = Callable[[], str | None]
 
-
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Schema:
-    """The banks of a memory (name -> what belongs there) and its limits.
-
-    ``core_tokens`` bounds the core in words and punctuation marks, ``entry_words`` an entry in words. What is too long is refused.
-    """
+    """The banks of a memory and its limits. What is too long is refused."""
 
     name: str
-    banks: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Name -> what belongs there.
+    banks: Mapping[str, str]
+    # Most words and punctuation marks of the core.
     core_tokens: int = 512
+    # Most words of an entry.
     entry_words: int = 48
 
 
@@ -53,31 +51,31 @@ PAPER = Schema(
 SCHEMAS: Mapping[str, Schema] = {schema.name: schema for schema in (NINE_BANKS, PAPER)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Entry:
-    """One short note. ``timestamp``: when it holds from, as the dialogue says; ``source``: index of the chunk that it came from.
-
-    ``created`` and ``updated`` are the memory's own clock: the date of the chunk that is read.
-    """
+    """One short note of a memory."""
 
     id: int
     bank: str
     content: str
+    # When it holds from, as the dialogue says.
     timestamp: str | None = None
+    # Index of the chunk that it came from.
     source: int | None = None
+    # The dates of the chunks at which it was inserted and last changed.
     created: str | None = None
     updated: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
-
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Operation:
-    """One line of the log. ``kind`` is insert, update, delete or core; the entry is the one after it (before a delete)."""
+    """One line of the log."""
 
+    # insert, update, delete or core
     kind: str
+    # The date of the chunk at which it happened.
     at: str | None = None
+    # The entry as it is behind the operation; before a delete.
     entry: Entry | None = None
     core: str | None = None
 
@@ -89,11 +87,12 @@ class RefusedCall(GradusError):
     """A tool call that was not carried out; the message is what the policy is told."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Hit:
-    """An entry that a search found, with its BM25 score (comparable over all banks)."""
+    """An entry that a search found."""
 
     entry: Entry
+    # BM25 over the entries of all banks, so that scores of two banks can be compared.
     score: float
 
 
@@ -104,10 +103,10 @@ class Memory:
     breaks a rule raises :class:`RefusedCall` and leaves everything as it was.
     """
 
-    def __init__(self, schema: Schema = NINE_BANKS, *, first_id: int = 1, clock: Clock | None = None) -> None:
+    def __init__(self, schema: Schema = NINE_BANKS, *, first_id: int = 1) -> None:
         self.schema = schema
         self.first_id = first_id
-        self.clock: Clock = clock or (lambda: None)
+        self.today: str | None = None  # the date of the chunk that is read; what is written gets it
         self.core = ""
         self.next_id = first_id
         self.entries: dict[int, Entry] = {}  # live ones by id, in the order in which they were inserted
@@ -134,17 +133,16 @@ class Memory:
             timestamp = _plain(timestamp)
             if len(timestamp) > 64:
                 raise RefusedCall(f"a timestamp has at most 64 characters, got {len(timestamp)}")
-        at = self.clock()
         entry = Entry(
             id=self.next_id,
             bank=bank,
             content=content,
-            timestamp=timestamp or at,
+            timestamp=timestamp or self.today,
             source=source,
-            created=at,
-            updated=at,
+            created=self.today,
+            updated=self.today,
         )
-        self.apply(Operation(kind="insert", at=at, entry=entry))
+        self.apply(Operation(kind="insert", at=self.today, entry=entry))
         return entry
 
     def update(self, bank: str, entry_id: int, content: str, *, source: int | None = None) -> Entry:
@@ -154,21 +152,20 @@ class Memory:
         if content == entry.content:
             raise RefusedCall(f"entry {entry_id} says exactly that already")
         self._check_new(bank, content, but=entry_id)
-        at = self.clock()
         changed = replace(
             entry,
             content=content,
-            updated=at,
-            timestamp=at or entry.timestamp,
+            updated=self.today,
+            timestamp=self.today or entry.timestamp,
             source=entry.source if source is None else source,
         )
-        self.apply(Operation(kind="update", at=at, entry=changed))
+        self.apply(Operation(kind="update", at=self.today, entry=changed))
         return changed
 
     def delete(self, bank: str, entry_id: int) -> Entry:
         """Forget an entry and return what it was."""
         entry = self._entry(bank, entry_id)
-        self.apply(Operation(kind="delete", at=self.clock(), entry=entry))
+        self.apply(Operation(kind="delete", at=self.today, entry=entry))
         return entry
 
     def named(self, bank: str, content: str) -> Entry:
@@ -200,18 +197,20 @@ class Memory:
             raise RefusedCall(f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
         if content == self.core:
             raise RefusedCall("the core says exactly that already")
-        self.apply(Operation(kind="core", at=self.clock(), core=content))
+        self.apply(Operation(kind="core", at=self.today, core=content))
         return content
 
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
         """Two layers of BM25: the ``banks`` best banks, then the ``entries`` best entries within them, best first."""
+        # In the order of the schema, which decides between banks of one score.
         documents: dict[str, Counter[str]] = {bank: Counter() for bank in self.schema.banks}
         for entry in self.entries.values():
             documents[entry.bank].update(token_counts(entry.content))
         # An empty bank would lower the mean length of a bank.
         used = {bank: counts for bank, counts in documents.items() if counts}
         scores = bm25(used, index_tokens(query), BANK_B)
-        best = sorted((bank for bank in used if bank in scores), key=lambda bank: -scores[bank])[:banks]
+        ranked = sorted((bank for bank in used if bank in scores), key=lambda bank: -scores[bank])
+        best = ranked[:banks]
         hits = [hit for hit in self._hits(query) if hit.entry.bank in best]
         return hits[:entries]
 
@@ -223,6 +222,7 @@ class Memory:
         """All entries that share a token with the query, best first, the newer one first of two with the same score."""
         documents = {entry.id: token_counts(entry.content) for entry in self.entries.values()}
         scores = bm25(documents, index_tokens(query), ENTRY_B)
+        # Rounded, so that the last bits of a sum do not decide which of two entries comes first.
         hits = [Hit(entry=self.entries[number], score=round(score, 5)) for number, score in scores.items()]
         return sorted(hits, key=lambda hit: (-hit.score, -hit.entry.id))
 
@@ -241,7 +241,7 @@ class Memory:
 
     def state(self) -> dict[str, Any]:
         """Core and live entries as JSON values, without the log."""
-        return {"core": self.core, "entries": [entry.to_json() for entry in self.entries.values()]}
+        return {"core": self.core, "entries": [dict(vars(entry)) for entry in self.entries.values()]}
 
     def to_json(self) -> dict[str, Any]:
         """Everything, the log included."""

@@ -10,30 +10,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
-from gradus.core import blank_thoughts
+from gradus.core import blank_thoughts, frozen_record
 from gradus_worlds.memory.store.memory import Entry, Memory, RefusedCall
 
 MAX_CALLS = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class WrittenCall:
-    """A call as written, from character ``start`` to ``end``; whether its name and arguments are any good is for the tools to say.
+    """A call as written; whether its name and arguments are any good is for the tools to say."""
 
-    ``wrong`` says why it cannot be read as a call; it is empty if it can.
-    """
-
+    # Its characters.
     start: int
     end: int
     name: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Why it cannot be read as a call; empty if it can.
     wrong: str = ""
 
 
+# Where a call may begin: at a brace with a key, quoted or not, behind it, or at an empty list.
 _ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
+# What looks like the next call behind a broken one: its name, a tag, a fence, or a brace that begins a line.
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|</?tool_call>|```|(?<!\s)[^\S\n]*+\n\s*+\{""")
 _DECODER = json.JSONDecoder()
 # How the decoder's message begins -> ours.
@@ -102,15 +103,18 @@ def _wrong(value: Any) -> str | None:
     return "a call has a name and arguments , nothing else" if len(fields) > 2 else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class CallResult:
-    """The result of one call. ``message`` says why it was refused; ``start`` and ``end`` are its characters."""
+    """The result of one call."""
 
     name: str
     ok: bool
+    # Why it was refused; done if it was not.
     message: str
+    # Its characters in the answer.
     start: int
     end: int
+    # The entry that it was about, as it is behind the call; of the core its text alone.
     entry_id: int | None = None
     bank: str | None = None
     content: str | None = None
@@ -120,15 +124,12 @@ class CallResult:
         """Says whether the call wrote an entry, new or anew."""
         return self.ok and self.name in ("memory_insert", "memory_update")
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
 
 Arguments = Mapping[str, Any]
 Changed = Entry | str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class MemoryTool:
     """The function that runs a call, and the names of its arguments."""
 
@@ -178,21 +179,17 @@ TOOLS: Mapping[str, MemoryTool] = {
 
 def run_calls(memory: Memory, answer: str, *, source: int | None = None) -> list[CallResult]:
     """Carry out all calls of an answer, in order. A broken one fails alone; ``source`` is the chunk that was read."""
-    results: list[CallResult] = []
-    for call in parse_calls(answer):
-        result = CallResult(name=call.name, ok=False, message=call.wrong, start=call.start, end=call.end)
-        if not call.wrong:
-            try:
-                changed = _run(memory, call, source)
-            except RefusedCall as refused:
-                result = replace(result, message=str(refused))
-            else:
-                result = _done(result, changed)
-        results.append(result)
-    return results
+    return [_result(memory, call, source) for call in parse_calls(answer)]
 
 
-def _done(result: CallResult, changed: Changed) -> CallResult:
+def _result(memory: Memory, call: WrittenCall, source: int | None) -> CallResult:
+    result = CallResult(name=call.name, ok=False, message=call.wrong, start=call.start, end=call.end)
+    if call.wrong:
+        return result
+    try:
+        changed = _run(memory, call, source)
+    except RefusedCall as refused:
+        return replace(result, message=str(refused))
     result = replace(result, ok=True, message="done")
     if isinstance(changed, Entry):
         return replace(result, entry_id=changed.id, bank=changed.bank, content=changed.content)
@@ -227,10 +224,13 @@ _ENTRY_NUMBER = re.compile("[0-9]{1,18}")
 
 
 def _checked_value(argument: str, value: Any) -> Any:
-    is_digits = isinstance(value, str) and _ENTRY_NUMBER.fullmatch(value)
-    if argument == "entry_id" and is_digits:
+    if argument != "entry_id":
+        if not isinstance(value, str):
+            raise RefusedCall(f"{argument} must be a string")
+        return value
+    if isinstance(value, str) and _ENTRY_NUMBER.fullmatch(value):
         return int(value)
-    kind, words = (int, "the number of an entry") if argument == "entry_id" else (str, "a string")
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise RefusedCall(f"{argument} must be {words}")
+    # bool is an int in Python, and true is no number of an entry.
+    if type(value) is not int:
+        raise RefusedCall("entry_id must be the number of an entry")
     return value

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from gradus.core import frozen_record
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen_record
 class Attribute:
     """``noun`` names it in entries and questions, ``cues`` in any text. ``mine`` is said by the person, ``theirs`` of a person."""
 
@@ -25,7 +26,7 @@ class Attribute:
     proper: bool = False  # values are written with a capital
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Phrases:
     attributes: Mapping[str, Attribute]
     wrappers: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -47,7 +48,7 @@ WRAPPERS = _PHRASES.wrappers  # kind -> "mine" or "theirs" -> templates
 CHAT = _PHRASES.chat
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Statement:
     """A line understood: its kind (a key of WRAPPERS), whose attribute, which, and the value if it gives one."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 
+from gradus.core import frozen_record
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES
 from gradus_worlds.memory.worlds.records import Evidence, Hop, Question, Slot
 
@@ -45,7 +45,7 @@ def day_text(day: date) -> str:
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class HeldValue:
     """A value that holds since a date, and where it was said."""
 

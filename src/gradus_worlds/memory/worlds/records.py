@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-from gradus.core import Condition, Task, Vocabulary
+from gradus.core import Condition, Task, Vocabulary, frozen_record
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
@@ -17,7 +17,7 @@ Respond = Callable[[Data], list[str]]
 """From an observation's data to calls."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Slot:
     """The subject of a fact or a question, in the words by which an entry can name it.
 
@@ -31,7 +31,7 @@ class Slot:
     directed: bool = False  # a relation between people: the entity must be named before the value
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Hop:
     """A way to answer: look up ``slot``; the value is the entity of the next look-up, ``then``, if there is one.
 
@@ -43,7 +43,7 @@ class Hop:
     then: Hop | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Fact:
     """A fact that a chunk gives a memory to keep; gold, never observed. ``value`` None: what the slot held is taken back.
 
@@ -54,7 +54,7 @@ class Fact:
     slot: Slot | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Evidence:
     """The place where an answer was said: the chunk's index and the words themselves."""
 
@@ -62,7 +62,7 @@ class Evidence:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Chunk:
     """One stretch of dialogue, read once. ``facts`` is gold."""
 
@@ -71,7 +71,7 @@ class Chunk:
     facts: tuple[Fact, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Question:
     """``answers``: any of them is right; none means that the answer is unknown. ``kind``: for tables (current, former, ...).
 
@@ -102,7 +102,7 @@ class Question:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class World:
     """A stream and its questions. ``first_id``: the id of the first entry, so that ids are copied and not learnt by heart.
 
@@ -116,7 +116,7 @@ class World:
     begin: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Source:
     """The origin of worlds.
 

@@ -7,14 +7,14 @@ is known, so that what a memory should do with each chunk is known, too.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gradus.core import ConfigError, child_rng, child_seed
+from gradus.core import ConfigError, child_rng, child_seed, frozen_record
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, sayings
 from gradus_worlds.memory.worlds.questions import HeldValue, Key, Timeline, ask, day_text
 from gradus_worlds.memory.worlds.records import Chunk, Evidence, Fact, World
@@ -91,7 +91,7 @@ def _split_of(word: str) -> str:
     return "train" if child_seed(0, "lexicon", word) % TEST_SHARE else "test"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Session:
     """One chunk while it is written: who talks, the slots that were spoken of, and the facts to keep."""
 
