@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import fsum
 from typing import Any
 
@@ -52,7 +53,8 @@ def balanced_accuracy(marks: Sequence[Mark]) -> float:
 
 def smallness(memory_words: int, input_words: int) -> float:
     """r3' of v2 before it is multiplied by r1: clip((0.6 - m/c) / 0.5, 0, 1). Below a tenth of the input nothing more is earned."""
-    return min(1.0, max(0.0, (0.6 - memory_words / max(1, input_words)) / 0.5))
+    share = memory_words / max(1, input_words)
+    return min(1.0, max(0.0, (0.6 - share) / 0.5))
 
 
 def _mem_alpha(outcome: Json, weights: Values) -> tuple[Values, list[TurnTerms]]:
@@ -85,13 +87,14 @@ def _v2(outcome: Json, weights: Values) -> tuple[Values, list[TurnTerms]]:
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
     rows: list[TurnTerms] = []
     for turn in turns:
+        # By the larger of the two: calls beside the facts cost as facts that were passed over do.
         most = max(turn["calls"], turn["facts"])
         facts = turn["right"] / most if most else 1.0
         rows.append([*_by_call("calls", turn["succeeded"], empty=0.0), RewardTerm(component="facts", value=facts)])
     terms = _mean_terms(rows, weights)
     # The last level is that of the whole dialogue, so the gains add up to r1.
     levels = [turn["answered"] or 0.0 for turn in turns[:-1]] + [answered]
-    for row, before, after in zip(terms, [0.0, *levels[:-1]], levels, strict=True):
+    for row, (before, after) in zip(terms, pairwise([0.0, *levels]), strict=True):
         row.append(RewardTerm(component="answered", value=weights["answered"] * (after - before)))
     terms[-1].append(RewardTerm(component="compression", value=weights["compression"] * compression))
     components = {
@@ -105,11 +108,13 @@ def _v2(outcome: Json, weights: Values) -> tuple[Values, list[TurnTerms]]:
 
 def _by_call(component: str, marks: Sequence[bool | None], *, empty: float) -> TurnTerms:
     """The share of calls that did well, in parts that stand at the calls. ``empty``: what a turn earns without such a call."""
-    judged = [place for place, mark in enumerate(marks) if mark is not None]
+    judged = {place: mark for place, mark in enumerate(marks) if mark is not None}
     if not judged:
         return [RewardTerm(component=component, value=empty)]
-    parts = [(place, float(marks[place] or False) / len(judged)) for place in judged]
-    return [RewardTerm(component=component, value=part, span=f"call-{place}") for place, part in parts]
+    terms: TurnTerms = []
+    for place, mark in judged.items():
+        terms.append(RewardTerm(component=component, value=mark / len(judged), span=f"call-{place}"))
+    return terms
 
 
 def _mean(rows: Sequence[TurnTerms], name: str) -> float:
@@ -118,7 +123,11 @@ def _mean(rows: Sequence[TurnTerms], name: str) -> float:
 
 def _mean_terms(rows: Sequence[TurnTerms], weights: Values) -> list[TurnTerms]:
     """The terms of components that are means over turns, with their weights."""
-    return [[replace(term, value=weights[term.component] * term.value / len(rows)) for term in row] for row in rows]
+
+    def share(term: RewardTerm) -> RewardTerm:
+        return replace(term, value=weights[term.component] * term.value / len(rows))
+
+    return [list(map(share, row)) for row in rows]
 
 
 def _problem(episode: Episode) -> str | None:

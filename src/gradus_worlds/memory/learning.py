@@ -86,11 +86,15 @@ def _mark(chunk: Chunk) -> str:
 class LearnedText:
     """The result of reading a text."""
 
+    # The folder of the memory.
     memory: Path
+    # Chunks of the text, and how many of them were read earlier.
     read: int
     before: int
+    # Calls of this reading, and how many of them were refused.
     calls: int
     refused: int
+    # Entries of the memory now.
     entries: int
 
 
@@ -150,10 +154,7 @@ def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Progress
 def _reading(policy: Policy, world: World, memory: Memory) -> Iterator[Calls]:
     """Let a policy read the rest of a world; what became of the calls of each chunk."""
 
-    def same_world(seed: int) -> World:
-        return world
-
-    environment = MemoryEnvironment(same_world, memory=memory)
+    environment = MemoryEnvironment(lambda seed: world, memory=memory)
     observation = environment.reset(seed=0)
     task = Task(environment="memory", seed=0)
     prompt = environment.system_prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,13 +12,17 @@ _WORD = re.compile(r"[^\W_]+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 # A word as a person counts it: Ann's and doesn't are one, and so are 3.5, 10:30 and 2024-01-05.
 _COUNTED = re.compile(r"[^\W_]+(?:['’][^\W\d_]{1,2}\b|(?:(?<=\d)[.,:/-]\d+)+)?")
+# Joins letters to a word, as in well-known; before a digit it parts two numbers.
 _HYPHEN = re.compile(r"(?<=[^\W_])-(?=[^\W\d_])")
 _LONGEST_WORD = 16  # characters; a longer stretch counts as several words
+# The comma of 1,000, which says nothing.
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+# A sign at the beginning of a number; the hyphen of 2024-01 is none.
 _MINUS = re.compile(r"(?<![^\s(\"'“])[-\u2212](?=\d)")
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "whom", "how", "why", "did", "does", "do", "has")
 _PRONOUNS = ("i", "me", "my", "you", "your", "he", "she", "him", "her", "his", "we", "our", "us", "they", "them", "s")
+# Harman's rules, the first that fits.
 _PLURALS = (
     (re.compile(r"(.+[^ea])ies"), r"\1y"),
     (re.compile(r"(.+[^aeo])es"), r"\1e"),
@@ -78,8 +83,17 @@ def count_words(text: str) -> int:
     (4, 3, 3)
     """
     parts = text.split()
-    words = sum(max(len(_COUNTED.findall(part)), -(-len(part) // _LONGEST_WORD)) for part in parts)
-    return words - min(len(_HYPHEN.findall(text)), 1 + len(parts) // 8)
+    words = 0
+    for part in parts:
+        words += max(len(_COUNTED.findall(part)), _pieces(part))
+    # A limit: to join all words by hyphens must not make a text short.
+    joined = min(len(_HYPHEN.findall(text)), 1 + len(parts) // 8)
+    return words - joined
+
+
+def _pieces(word: str) -> int:
+    """How many words a stretch without white space is, by its length."""
+    return math.ceil(len(word) / _LONGEST_WORD)
 
 
 def cut_words(text: str, words: int) -> list[str]:
@@ -105,7 +119,7 @@ def join_words(parts: Iterable[str], words: int) -> list[str]:
 
 def count_tokens(text: str) -> int:
     """Number of words and punctuation marks, a stand-in for a model's tokens that needs no model; a long word is several."""
-    return sum(-(-len(token) // _LONGEST_WORD) for token in _TOKEN.findall(text))
+    return sum(map(_pieces, _TOKEN.findall(text)))
 
 
 @lru_cache(maxsize=1 << 15)

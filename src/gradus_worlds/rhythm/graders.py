@@ -36,13 +36,18 @@ _BELIEF_TURN_WEIGHTS = _DAY_WEIGHTS / _DAY_WEIGHTS.sum()
 
 @frozen_record
 class Week:
-    """T steps that were played. ``belief`` is NaN in the turns that stated none; ``truth`` is NaN if it is not known."""
+    """T steps that were played."""
 
-    rewards: Array  # (T,)
-    crashes: Array  # (T,) meters in a crash after each step
-    meters: Array  # (T + 1, 5)
-    belief: Array  # (T, 3)
-    truth: Array  # (3,)
+    # (T,)
+    rewards: Array
+    # (T,) meters in a crash after each step.
+    crashes: Array
+    # (T + 1, 5), the first before any step.
+    meters: Array
+    # (T, 3), NaN in the turns that stated none.
+    belief: Array
+    # (3,), NaN if it is not known.
+    truth: Array
 
     @property
     def held_belief(self) -> Array:
@@ -63,12 +68,9 @@ class Week:
 def read_week(episode: Episode) -> Week:
     """The played steps of an episode; GradingError if there are none. A last turn that the world never answered is left out."""
     # The data of a turn is what its policy saw, so what a turn led to stands in the next one.
-    after = [*episode.turns[1:], episode.final]  # what each turn led to
-    steps = [
-        (turn, later.data)
-        for turn, later in zip(episode.turns, after, strict=True)
-        if turn.env_reward is not None and later is not None
-    ]
+    after = [*episode.turns[1:], episode.final]
+    pairs = zip(episode.turns, after, strict=True)
+    steps = [(turn, later.data) for turn, later in pairs if turn.env_reward is not None and later is not None]
     if not steps:
         raise GradingError("no step of this week was played; expected turns with a reward and meters, got none")
     unstated = [np.nan] * len(BELIEFS)
@@ -125,8 +127,9 @@ def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> 
         week.check_truth()
     components = {component: _EPISODE_COMPONENTS[component](week) for component in weights}
     earned = [RewardTerm(component=part, value=weights[part] * value) for part, value in components.items()]
-    terms = [()] * (len(episode.turns) - 1) + [tuple(earned)]
-    return Reward(grader=name, value=sum(term.value for term in earned), components=components, terms=tuple(terms))
+    earlier = [()] * (len(episode.turns) - 1)
+    value = sum(term.value for term in earned)
+    return Reward(grader=name, value=value, components=components, terms=(*earlier, tuple(earned)))
 
 
 def _v3_acts(week: Week) -> dict[str, Array]:

@@ -53,13 +53,18 @@ _RESILIENCE = MODIFIERS.index("event_resilience")
 class ShownStep:
     """One step as the lines showed it, for R episodes at the same step of their weeks."""
 
-    step: int  # of the week, 0 is Monday morning
-    actions: Integers  # (R,), nothing included
-    events: Integers  # (R,)
-    before: Array  # (R, 5) meters
-    after: Array  # (R, 5)
-    anomalies: Array  # (R, 5)
-    rewards: Array  # (R,)
+    # Of the week; 0 is Monday morning.
+    step: int
+    # (R,) indices; nothing is one of them.
+    actions: Integers
+    events: Integers
+    # (R, 5) meters.
+    before: Array
+    after: Array
+    # (R, 5) differences from the neutral person's change.
+    anomalies: Array
+    # (R,)
+    rewards: Array
 
     def slopes(self) -> Array:
         """Change of each meter per unit of each modifier in this step, (R, 9, 5)."""
@@ -80,7 +85,9 @@ def _prior(places: Array) -> Array:
     """Log-probabilities of the places: those beyond [-1, 1] share the tail."""
     inside = np.abs(places) <= 1.0
     number = int(inside.sum())
-    return np.log(np.where(inside, (1.0 - _TAIL) / number, _TAIL / (len(places) - number)))
+    usual = (1.0 - _TAIL) / number
+    unusual = _TAIL / (len(places) - number)
+    return np.log(np.where(inside, usual, unusual))
 
 
 _PLACES = np.linspace(-_EDGE, _EDGE, MODIFIER_PARTICLES)
@@ -97,8 +104,10 @@ class Posterior:
         rng = np.random.default_rng(child_seed(0, "rhythm", "posterior"))
         cloud = rng.dirichlet(np.full(len(METERS), WEIGHT_CONCENTRATION), WEIGHT_PARTICLES)
         self._keys = keys
-        self._log_modifiers = np.tile(_prior(_PLACES), (rows, len(MODIFIERS), 1))  # (R, 9, M)
-        self._cloud = np.tile(cloud, (rows, 1, 1))  # (R, N, 5)
+        # (R, 9, M) log-probabilities of the places of each modifier.
+        self._log_modifiers = np.tile(_prior(_PLACES), (rows, len(MODIFIERS), 1))
+        # (R, N, 5) particles on the simplex, and (R, N) their log-probabilities.
+        self._cloud = np.tile(cloud, (rows, 1, 1))
         self._log_cloud = np.zeros((rows, WEIGHT_PARTICLES))
 
     def modifier_moments(self, rows: Sequence[int]) -> tuple[Array, Array]:
@@ -142,9 +151,11 @@ class Posterior:
             # A clipped level shows only that the effect was at least so large.
             clipped = _near_a_bound(levels) | _near_a_bound(level[:, None])
             softness = np.where(clipped, _CLIPPED, _SOFT)
+            # Rounding may leave a difference of variances a little below zero.
             soft = np.sqrt(softness**2 + np.maximum(unsure, 0.0)[:, None])
             predicted = np.clip(levels, 0.0, 1.0) - start[hit, meter, None]
-            logs[hit, modifier] += _log_interval(step.anomalies[hit, meter, None] - predicted, soft)
+            misses = step.anomalies[hit, meter, None] - predicted
+            logs[hit, modifier] += _log_interval(misses, soft)
         self._log_modifiers[rows] = logs - logs.max(axis=2, keepdims=True)
 
     def _learn_weights(self, rows: Sequence[int], step: ShownStep) -> None:
@@ -162,7 +173,8 @@ class Posterior:
         by_crash = (CRASH_PENALTY / 2 * doubtful[:, None]) ** 2
         variance = _REWARD_SD**2 + REWARD_SCALE**2 * noise + by_crash
         # Normal log-likelihood; the variance differs by particle, so its term stays.
-        misses = 0.5 * (step.rewards[:, None] - predicted) ** 2 / variance
+        squares = (step.rewards[:, None] - predicted) ** 2
+        misses = 0.5 * squares / variance
         logs = self._log_cloud[rows] - misses - 0.5 * np.log(variance)
         self._log_cloud[rows] = logs - logs.max(axis=1, keepdims=True)
         mass = normalised(self._log_cloud[rows])

@@ -53,7 +53,25 @@ def _reward_word(level: int) -> str:
     return f"r{level * REWARD_GRID:+.1f}"
 
 
+@frozen_record
+class _Levels:
+    """The figures of an observation in steps of their grids, which is all that a line shows of them."""
+
+    meters: list[int]  # (5,)
+    anomalies: list[int]  # (5,)
+    reward: int
+
+
+def _levels(data: Mapping[str, Any]) -> _Levels:
+    return _Levels(
+        meters=[round(value / METER_GRID) for value in data["meters"]],
+        anomalies=[_level(value, ANOMALY_GRID, _ODD_LEVELS) for value in data["anomaly"]],
+        reward=_level(data["reward"] or 0.0, REWARD_GRID, _REWARD_LEVELS),
+    )
+
+
 def _level(value: float, grid: float, limit: int) -> int:
+    # What lies beyond has no word of its own.
     return max(-limit, min(limit, round(value / grid)))
 
 
@@ -68,10 +86,11 @@ class ShownFigures:
 
 def shown_figures(data: Mapping[str, Any]) -> ShownFigures:
     """Rounds an observation's figures as its line does."""
+    levels = _levels(data)
     return ShownFigures(
-        meters=[round(value / METER_GRID) * METER_GRID for value in data["meters"]],
-        anomalies=[_level(value, ANOMALY_GRID, _ODD_LEVELS) * ANOMALY_GRID for value in data["anomaly"]],
-        reward=_level(data["reward"] or 0.0, REWARD_GRID, _REWARD_LEVELS) * REWARD_GRID,
+        meters=[level * METER_GRID for level in levels.meters],
+        anomalies=[level * ANOMALY_GRID for level in levels.anomalies],
+        reward=levels.reward * REWARD_GRID,
     )
 
 
@@ -81,17 +100,16 @@ def observation_text(data: Mapping[str, Any]) -> str:
     Every line after the first has the same words in the same places, zeros too: for a small transformer what it said and
     saw a turn ago is then always equally far away. Monday's first line ends with the meters; nothing has happened yet.
     """
+    levels = _levels(data)
     words = ["over"] if data["done"] else [data["day"], data["slot"]]
-    for letter, value in zip(LETTERS, data["meters"], strict=True):
-        words.append(_meter_word(letter, round(value / METER_GRID)))
+    words += map(_meter_word, LETTERS, levels.meters)
     if data["reward"] is not None:
         event = data["active_event"]
         action = data["history"][-1]["action"]
         words.append(_NO_EVENT if event == "none" else event)
         words.append(action or _NOTHING)
-        words.append(_reward_word(_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)))
-        for letter, value in zip(LETTERS, data["anomaly"], strict=True):
-            words.append(_odd_word(letter, _level(value, ANOMALY_GRID, _ODD_LEVELS)))
+        words.append(_reward_word(levels.reward))
+        words += map(_odd_word, LETTERS, levels.anomalies)
     return " ".join(words)
 
 
@@ -113,10 +131,11 @@ def compact_observation(data: Mapping[str, Any]) -> str:
 
     The day stands where it begins, an event where there was one, and the last action only if it was not understood.
     """
-    words = [_letter(round(value / METER_GRID)) for value in data["meters"]]
+    levels = _levels(data)
+    words = list(map(_letter, levels.meters))
     if data["reward"] is not None:
-        words.append(_letter(_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)))
-        words += [_letter(_level(value, ANOMALY_GRID, _ODD_LEVELS)) for value in data["anomaly"]]
+        words.append(_letter(levels.reward))
+        words += map(_letter, levels.anomalies)
         if data["active_event"] != "none":
             words.append(data["active_event"])
         if data["history"][-1]["action"] is None:
@@ -133,9 +152,12 @@ class Wording:
 
     prompt: str
     observation: Callable[[Mapping[str, Any]], str]
-    levels: str  # the characters of a belief's levels 0 to 9
-    kind: str  # "digits" or "letters"
-    actions: tuple[str, ...]  # in the order of ACTIONS
+    # The characters of a belief's levels 0 to 9.
+    levels: str
+    # Digits or letters.
+    kind: str
+    # In the order of ACTIONS.
+    actions: tuple[str, ...]
 
     @property
     def expected(self) -> str:
@@ -175,11 +197,13 @@ COMPACT = Wording(
 
 @frozen_record
 class ParsedAnswer:
-    """The meaning of an answer. ``error`` says what was wrong, and then nothing else is set."""
+    """The meaning of an answer."""
 
     action: str | None = None
+    # The belief's levels; None if it states none.
     digits: tuple[int, ...] | None = None
     spans: tuple[Span, ...] = ()
+    # What was wrong; then nothing else is set.
     error: str | None = None
 
     @property

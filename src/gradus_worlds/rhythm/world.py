@@ -71,7 +71,8 @@ def transition(
     change = felt_change(meters, effects, shocks)
     after = settle(meters + change)
     crashes = np.count_nonzero(after < CRASH_BELOW, axis=-1)
-    return after, change, REWARD_SCALE * (weights * change).sum(axis=-1) - CRASH_PENALTY * crashes, crashes
+    rewards = REWARD_SCALE * (weights * change).sum(axis=-1) - CRASH_PENALTY * crashes
+    return after, change, rewards, crashes
 
 
 def draw_start(seed: int) -> Array:
@@ -97,10 +98,13 @@ class Situation:
     """R persons at the same step of their weeks, as a planner knows them."""
 
     step: int
-    meters: Array  # (R, 5)
-    weights: Array  # (R, 5)
-    effects: Array  # (R, 4, 11, 5)
-    bonus: Array | float = 0.0  # (R, 10), added to the value of each first action
+    # (R, 5)
+    meters: Array
+    weights: Array
+    # (R, 4, 11, 5), see effect_tables.
+    effects: Array
+    # (R, 10), added to the value of each first action.
+    bonus: Array | float = 0.0
 
 
 def plan(situation: Situation, *, horizon: int = HORIZON, beam: int = BEAM) -> Integers:

@@ -18,9 +18,11 @@ _DENIED = frozenset({"not", "no", "never", "isn", "wasn"})
 
 @frozen_record
 class SlotClaim:
-    """Values that an entry gives a slot now, and values that it says the slot had before; in the order of the text."""
+    """What a text says of a slot; values in the order of the text."""
 
+    # Values that it gives the slot now.
     now: tuple[str, ...]
+    # Values that it says the slot had before.
     former: tuple[str, ...]
 
 

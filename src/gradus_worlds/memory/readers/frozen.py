@@ -27,15 +27,17 @@ _NO_ANSWER = (UNKNOWN, "i do not know", "i don t know")
 
 @frozen_record
 class Answered:
-    """``answer`` is ``unknown`` if the memory does not say. ``why``: how it was read. ``notes``: what the reader was shown.
+    """What a reader answered."""
 
-    ``error`` says why there is no answer. ``agrees``: a second answer to the same question was the same; None if it was asked once.
-    """
-
+    # ``unknown`` if the memory does not say.
     answer: str
+    # How it was read.
     why: str
+    # What the reader was shown.
     notes: Notes = ()
+    # Why there is no answer.
     error: str | None = None
+    # A second answer to the same question was the same; None if it was asked once.
     agrees: bool | None = None
 
     def reading(self, question: Question) -> Reading:
@@ -58,6 +60,7 @@ def _best_entry(memory: Memory, question: str) -> Answered:
     texts = [ShownText(id=entry.id, text=entry.content, timestamp=entry.timestamp) for entry in memory.entries.values()]
     if memory.core:
         texts.append(ShownText(id=None, text=memory.core))
+    # Each word counts once: a long entry that repeats one is no better an answer.
     documents = {place: dict.fromkeys(token_counts(note.text), 1) for place, note in enumerate(texts)}
     # A last text with all words of the question has all of its weight.
     documents[len(texts)] = dict.fromkeys(index_tokens(question), 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 K = TypeVar("K")
-K1 = 1.2
+K1 = 1.2  # how soon a word that is repeated counts no more; Lucene's
 # Entries are short (48 words at most), so their length is not normalized (b = 0). Banks are of any length, so theirs is.
 ENTRY_B = 0.0
 BANK_B = 0.75

@@ -16,14 +16,18 @@ from gradus.core import frozen_record
 
 @frozen_record
 class Attribute:
-    """``noun`` names it in entries and questions, ``cues`` in any text. ``mine`` is said by the person, ``theirs`` of a person."""
+    """What a person has: a city, a friend, a fear."""
 
+    # Its name in entries and questions.
     noun: str
     bank: str
+    # Words that name it in any text.
     cues: tuple[str, ...]
+    # Templates of what the person says, and of what others say of the person.
     mine: tuple[str, ...]
     theirs: tuple[str, ...]
-    proper: bool = False  # values are written with a capital
+    # Its values are written with a capital.
+    proper: bool = False
 
 
 @frozen_record
@@ -34,9 +38,8 @@ class _Phrases:
 
 
 def _load() -> _Phrases:
-    document: dict[str, Any] = tomllib.loads(
-        files("gradus_worlds.memory.worlds").joinpath("phrases.toml").read_text(encoding="utf-8")
-    )
+    file = files("gradus_worlds.memory.worlds").joinpath("phrases.toml")
+    document: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     for noun, attribute in document["attributes"].items():
         attribute["noun"] = noun
     return TypeAdapter(_Phrases).validate_python(document)
@@ -50,11 +53,14 @@ CHAT = _PHRASES.chat
 
 @frozen_record
 class Statement:
-    """A line understood: its kind (a key of WRAPPERS), whose attribute, which, and the value if it gives one."""
+    """What a line says of a person."""
 
+    # A key of WRAPPERS.
     kind: str
+    # The person whose attribute it is.
     entity: str
     attribute: Attribute
+    # None if it gives none: what was said is taken back.
     value: str | None
 
 

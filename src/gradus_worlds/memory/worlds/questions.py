@@ -11,6 +11,7 @@ from gradus.core import frozen_record
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES
 from gradus_worlds.memory.worlds.records import Evidence, Hop, Question, Slot
 
+# Not the calendar's: its names depend on the machine's language.
 MONTHS = [
     "January",
     "February",
@@ -47,24 +48,28 @@ def day_text(day: date) -> str:
 
 @frozen_record
 class HeldValue:
-    """A value that holds since a date, and where it was said."""
+    """A value that a slot holds."""
 
     value: str
+    # The date since which it holds.
     since: str
+    # Where it was said.
     evidence: Evidence
 
 
 class Timeline:
-    """The values that hold now, and in ``before`` those just before them, if that was a change and not a mistake set right.
-
-    ``rewritten`` slots have had another value. ``retracted``: what was taken back, and has not been told again.
-    """
+    """The truth of a world, as far as it was told."""
 
     def __init__(self) -> None:
+        # What holds now.
         self.current: dict[Key, HeldValue] = {}
+        # What held just before it, if that was a change and not a mistake set right.
         self.before: dict[Key, HeldValue] = {}
+        # Slots that have had another value.
         self.rewritten: set[Key] = set()
+        # What was taken back, and has not been told again.
         self.retracted: dict[Key, HeldValue] = {}
+        # Noun -> the values that were spoken of, each once and in order.
         self._spoken: dict[str, dict[str, None]] = defaultdict(dict)
 
     def set(self, key: Key, new: HeldValue | None, *, changed: bool) -> None:

@@ -11,7 +11,6 @@ from gradus.core import Condition, Task, Vocabulary, frozen_record
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
 
-
 Data = Mapping[str, Any]
 Respond = Callable[[Data], list[str]]
 """From an observation's data to calls."""
@@ -19,37 +18,34 @@ Respond = Callable[[Data], list[str]]
 
 @frozen_record
 class Slot:
-    """The subject of a fact or a question, in the words by which an entry can name it.
+    """The subject of a fact or a question, in the words by which an entry can name it."""
 
-    ``entity``: a name. ``cues``: any of these words (lower case) names the attribute. ``values``: all values of that attribute
-    that are spoken of in the world, true or false, anybody's.
-    """
-
+    # A name.
     entity: str
+    # Any of these words (lower case) names the attribute.
     cues: tuple[str, ...]
+    # All values of the attribute that are spoken of in the world, true or false, anybody's.
     values: tuple[str, ...]
-    directed: bool = False  # a relation between people: the entity must be named before the value
+    # A relation between people: the entity must be named before the value.
+    directed: bool = False
 
 
 @frozen_record
 class Hop:
-    """A way to answer: look up ``slot``; the value is the entity of the next look-up, ``then``, if there is one.
-
-    ``query`` is what the memory is searched with, ``{}`` stands for the entity.
-    """
+    """A way to answer: a look-up of a slot, and of another one behind it."""
 
     slot: Slot
+    # What the memory is searched with; ``{}`` stands for the entity.
     query: str
+    # The next look-up, whose entity is the value of this one.
     then: Hop | None = None
 
 
 @frozen_record
 class Fact:
-    """A fact that a chunk gives a memory to keep; gold, never observed. ``value`` None: what the slot held is taken back.
+    """A fact that a chunk gives a memory to keep; gold, never observed."""
 
-    In worlds without slots ``value`` is a text that a good entry would hold.
-    """
-
+    # None: what the slot held is taken back. Without a slot: a text that a good entry would hold.
     value: str | None
     slot: Slot | None = None
 
@@ -64,27 +60,29 @@ class Evidence:
 
 @frozen_record
 class Chunk:
-    """One stretch of dialogue, read once. ``facts`` is gold."""
+    """One stretch of dialogue, read once."""
 
     text: str
     timestamp: str | None = None
+    # Gold: no policy sees it.
     facts: tuple[Fact, ...] = ()
 
 
 @frozen_record
 class Question:
-    """``answers``: any of them is right; none means that the answer is unknown. ``kind``: for tables (current, former, ...).
-
-    ``aspect``: value, former or date, what a reader looks for in the slot. ``hops``: ways to answer it, first that
-    finds something; empty for free text.
-    """
+    """A question on a world, with what its answer is judged by."""
 
     text: str
+    # Any of them is right; none means that the answer is unknown.
     answers: tuple[str, ...]
+    # For tables: current, former, ...
     kind: str = "question"
+    # What a reader looks for in the slot: value, former or date.
     aspect: str = "value"
+    # Ways to answer it, of which the first that finds something counts; empty for free text.
     hops: tuple[Hop, ...] = ()
-    of: str | None = None  # the value a date or a former value is asked of
+    # The value that a date or a former value is asked of.
+    of: str | None = None
     evidence: tuple[Evidence, ...] = ()
 
     @property
@@ -104,34 +102,33 @@ class Question:
 
 @frozen_record
 class World:
-    """A stream and its questions. ``first_id``: the id of the first entry, so that ids are copied and not learnt by heart.
-
-    ``begin``: the first chunk that is read.
-    """
+    """A stream and its questions."""
 
     name: str
     chunks: Sequence[Chunk]
     questions: Sequence[Question]
+    # The id of the first entry. It differs by world, so that ids are copied and not learnt by heart.
     first_id: int = 1
+    # The first chunk that is read.
     begin: int = 0
 
 
 @frozen_record
 class Source:
-    """The origin of worlds.
-
-    ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
-    its own, name -> function from an observation's data to calls; ``teacher`` among them warm-starts a model. ``recipe``: the file in
-    ``gradus.recipes`` that a run of it begins with. ``content``: what a task is, if several seeds may be one world.
-    """
+    """The origin of worlds."""
 
     name: str
     summary: str
+    # Makes a world of a seed and options.
     world: Callable[..., World]
+    # Index -> a training world, as its seed and options.
     train: Callable[[int], tuple[int, Mapping[str, Any]]]
     conditions: Mapping[str, Condition]
     max_chunks: int
     vocabulary: Callable[[], Vocabulary]
+    # Policies of its own by name; ``teacher`` among them warm-starts a model.
     responses: Mapping[str, Respond] = field(default_factory=dict[str, Respond])
+    # The file in ``gradus.recipes`` that a run of it begins with.
     recipe: str = "memory.toml"
+    # What a task is, if several seeds may be one world.
     content: Callable[[Task], str] | None = None

@@ -132,7 +132,7 @@ def _last_statements(statements: Sequence[Statement]) -> list[Statement]:
     """One statement per slot: a correction in the same chunk takes the place of what it corrects."""
     slots: dict[tuple[str, str], Statement] = {}
     for statement in statements:
-        slot = statement.entity, statement.attribute.noun
+        slot = (statement.entity, statement.attribute.noun)
         # Out and in again, so that it stands where the correction stood.
         slots.pop(slot, None)
         slots[slot] = statement

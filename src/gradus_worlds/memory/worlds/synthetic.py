@@ -31,21 +31,24 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SyntheticConfig(BaseModel):
-    """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
-
-    ``chunks`` per world, ``people``, ``attributes`` each person has; ``events`` per chunk (mean, at most 3), ``chat`` lines of small talk
-    per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end.
-    """
+    """Knobs of the synthetic world."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # The words that names and values are made of.
     split: str = Field(default="train", pattern="^(train|test)$")
+    # Chunks of a world.
     chunks: int = Field(default=8, ge=1)
     people: int = Field(default=3, ge=3)
+    # Attributes of each person.
     attributes: int = Field(default=4, ge=2, le=len(ATTRIBUTES))
+    # Events of a chunk, on average.
     events: float = Field(default=1.4, ge=0, le=3)
+    # Lines of small talk of a chunk.
     chat: int = Field(default=2, ge=0, le=50)
+    # Share of facts that somebody else tells.
     third_person: Share = 0.25
+    # Weights of what an event is, where it is possible.
     tell: Rate = 4.0
     change: Rate = 4.0
     correct: Rate = 0.7
@@ -54,6 +57,7 @@ class SyntheticConfig(BaseModel):
     rumour: Rate = 1.0
     joke: Rate = 0.7
     repeat: Rate = 0.5
+    # Questions asked at the end.
     questions: int = Field(default=10, ge=1)
 
 
@@ -93,12 +97,15 @@ def _split_of(word: str) -> str:
 
 @frozen_record
 class _Session:
-    """One chunk while it is written: who talks, the slots that were spoken of, and the facts to keep."""
+    """One chunk while it is written."""
 
     index: int
     today: str
+    # Who talks.
     speakers: Sequence[str]
+    # Slots that were spoken of: a chunk has one event for each.
     busy: set[Key] = field(default_factory=set[Key])
+    # What is to be kept.
     facts: list[Fact] = field(default_factory=list[Fact])
 
 
@@ -180,15 +187,20 @@ class _Writer:
     def _lines(self, kind: str, slot: Key, session: _Session) -> str:
         """Says what an event says, and keeps the truth and the facts up to date."""
         held = self.timeline.current.get(slot)
+        contradicts = kind == "contradict"
         value = held.value if held and kind == "repeat" else self._value(slot)
-        false = kind == "contradict"
-        if held and false:
+        # The draw stays, though it is not used: without it the rest of every world would be another.
+        if held and contradicts:
             value = held.value
-        lines = [self._falsehood(slot, value, session)] if false else []
-        lines.append(self._line("correct" if false else kind, slot, value, session))
+        lines: list[str] = []
+        if contradicts:
+            lines.append(self._falsehood(slot, value, session))
+            kind = "correct"
+        lines.append(self._line(kind, slot, value, session))
         self.timeline.spoken(slot, value)
-        set_right = false and held is not None
-        if kind not in NO_FACT and not set_right:
+        # A falsehood about what is known is set right at once, so nothing has changed.
+        is_unchanged = contradicts and held is not None
+        if kind not in NO_FACT and not is_unchanged:
             evidence = Evidence(chunk=session.index, text=lines[-1])
             new = None if kind == "retract" else HeldValue(value=value, since=session.today, evidence=evidence)
             self.timeline.set(slot, new, changed=kind == "change")
@@ -224,6 +236,7 @@ class _Writer:
             held = self.timeline.current.get(slot)
             taken = {person, but, held.value if held else None}
             return self.rng.choice([name for name in self.people if name not in taken])
+        # A long world has more values than the new words that were drawn for it.
         word = next(self.words, None) or self.rng.choice(self.spare)
         return word.capitalize() if ATTRIBUTES[noun].proper else word
 
