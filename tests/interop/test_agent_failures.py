@@ -520,7 +520,7 @@ def test_idle_connections_leave_the_run_its_files() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (800, limit[1]))
     try:
-        server = Endpoint()
+        server = Endpoint("127.0.0.1", ())
         host, port = urlsplit(server._base).netloc.split(":")
         idle = [socket.create_connection((host, int(port)), 20) for _ in range(300)]
         time.sleep(0.3)

@@ -43,7 +43,7 @@ def test_a_client_that_does_not_end_its_request_is_let_go(serve: Any, monkeypatc
 
 def test_the_endpoint_of_agents_lets_such_clients_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "_COMING", 0.5)
-    host, port = urlsplit(Endpoint()._base).netloc.split(":")
+    host, port = urlsplit(Endpoint("127.0.0.1", ())._base).netloc.split(":")
     half = [socket.create_connection((host, int(port)), 20) for _ in range(64)]
     for each in half:
         each.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")

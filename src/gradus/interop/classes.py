@@ -30,7 +30,8 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     """
     _check_methods(kind)
     # By name, so that gymnasium need not be installed for a class that has nothing to do with it.
-    if any(f"{base.__module__}.{base.__qualname__}" == "gymnasium.core.Env" for base in kind.__mro__):
+    bases = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    if "gymnasium.core.Env" in bases:
         return of_class(kind)  # its actions are numbers, which answers are not
     actions, turns = _attributes(kind)
     has_expert = hasattr(kind, "expert")
@@ -38,8 +39,12 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     def random_move(_: Observation, script: Script) -> str:
         return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
 
+    ladder = ["random"]
     # With actions a random one stands in for silence, so silence is no floor.
-    ladder = [*(() if actions else ("silence",)), "random", *(("expert",) if has_expert else ())]
+    if not actions:
+        ladder.insert(0, "silence")
+    if has_expert:
+        ladder.append("expert")
     spec = game_spec(
         name or kind.__name__.lower(),
         summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],

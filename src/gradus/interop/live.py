@@ -54,7 +54,8 @@ def live_page(folder: Path) -> str:
         record = replace(record, doctor=report(diagnose(record.grpo), record.grpo))
     page = render_report(replace(record, missing=[]))
     page = page.replace("<head>", f'<head><meta http-equiv="refresh" content="{_SECONDS}">', 1)
-    front = f'<section id="live" style="{_STYLE}"><p><b>{html.escape(progress(folder, record.grpo))}</b></p>{answers(folder)}</section>'
+    pace = html.escape(progress(folder, record.grpo))
+    front = f'<section id="live" style="{_STYLE}"><p><b>{pace}</b></p>{answers(folder)}</section>'
     head, tag, rest = page.partition("<body")
     opening, _, body = rest.partition(">")
     return f"{head}{tag}{opening}>{front}{body}"
@@ -95,16 +96,17 @@ def answers(folder: Path) -> str:
     files = sorted((folder / "grpo" / "episodes").glob("step-*.jsonl.gz"))
     if not files:
         return "<p>No answers are stored yet.</p>"
+    newest = files[-1]
+    rows = [_row(episode) for episode in read_episodes(newest).episodes if episode.turns]
     # A group answers one question, often alike.
-    rows = list(dict.fromkeys(_row(episode) for episode in read_episodes(files[-1]).episodes if episode.turns))[
-        :_ANSWERS
-    ]
-    head = "<tr><th>asked</th><th>answered</th><th>reward</th></tr>"
-    return f"<h2>Last answers ({files[-1].name.partition('.')[0]})</h2><table>{head}{''.join(rows)}</table>"
+    different = list(dict.fromkeys(rows))
+    table = "".join(["<tr><th>asked</th><th>answered</th><th>reward</th></tr>", *different[:_ANSWERS]])
+    return f"<h2>Last answers ({newest.name.partition('.')[0]})</h2><table>{table}</table>"
 
 
 def _row(episode: Episode) -> str:
     turn = episode.turns[-1]
-    reward = format_number(episode.reward_value)
-    cells = (turn.observation[-_LETTERS:], turn.action[:_LETTERS], reward)
-    return f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+    # What is asked stands at the end of a prompt.
+    question = html.escape(turn.observation[-_LETTERS:])
+    answer = html.escape(turn.action[:_LETTERS])
+    return f"<tr><td>{question}</td><td>{answer}</td><td>{format_number(episode.reward_value)}</td></tr>"

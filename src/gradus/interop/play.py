@@ -46,7 +46,8 @@ class ExploitPage:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self._tasks = [task for task in self.subject.tasks if task.gold][:_SHOWN]
+        with_answer = [task for task in self.subject.tasks if task.gold]
+        self._tasks = with_answer[:_SHOWN]
         self._scorer = Scorer(self.subject, limit=inf)  # authors try as often as they like; a call has its own limit
 
     def audit(self, audit: Audit) -> None:
@@ -77,6 +78,7 @@ class ExploitPage:
     def scores(self, completion: str | None) -> JsonDict:
         """The reward of one completion on each task and whether it is the reference answer; None scores the reference answers."""
         rows = [(task, task.gold_completion if completion is None else completion) for task in self._tasks]
+        # Requests come from several threads, and a scorer counts its calls.
         with self._lock:
             scores = self._scorer.score(rows)
         rewards = [score.value for score in scores]

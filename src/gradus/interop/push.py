@@ -35,10 +35,12 @@ _LEFT_OUT = (".part", ".pyc", ".lock")
 
 @frozen_record
 class PushPlan:
-    """Exactly what would be uploaded: path -> a file on disk, or the text that was written for the occasion (the card)."""
+    """Exactly what would be uploaded."""
 
+    # OWNER/NAME
     repository: str
     private: bool
+    # Path in the repository -> a file on disk, or a text that is written for it (the card).
     files: Mapping[str, Path | str]
 
     def size(self, path: str) -> int:
@@ -62,9 +64,9 @@ def plan_push(source: Path | str, repository: str, *, private: bool = True) -> P
             f"got {source}; `hf upload` of huggingface_hub takes any other file"
         )
     plan = _model_plan(source, model, repository, private)
-    contents = (
-        (f"{file}", file) if isinstance(file, Path) else (path, file.encode()) for path, file in plan.files.items()
-    )
+    contents: list[tuple[str, bytes | Path]] = []
+    for path, file in plan.files.items():
+        contents.append((str(file), file) if isinstance(file, Path) else (path, file.encode()))
     refuse_secrets(contents, doing="uploaded")
     return plan
 
@@ -77,20 +79,20 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
             f"{model} holds adapters of {base}, a folder of this machine, so nobody else could load them; merge them, as in "
             f"gradus export {shlex.quote(str(source))} --out merged, and push the folder that it writes"
         )
-    files: dict[str, Path | str] = {
-        path.relative_to(model).as_posix(): path
-        for path in sorted(model.rglob("*"))
-        if path.is_file() and not _left_out(path.relative_to(model))
-    }
+    files: dict[str, Path | str] = {}
+    for path in sorted(model.rglob("*")):
+        place = path.relative_to(model)
+        if path.is_file() and not _left_out(place):
+            files[place.as_posix()] = path
     run = run_of(source, model)
-    written = renamed_card(read_text(model / _CARD), repository) if (model / _CARD).is_file() else None
+    written: str | None = None
+    if (model / _CARD).is_file():
+        written = renamed_card(read_text(model / _CARD), repository)
     if written is not None and not (run / "results.json").is_file():
         # The card of an export says how the model was measured, which the folder itself does not know.
         files[_CARD] = written
         return PushPlan(repository=repository, private=private, files=files)
-    # Figures and results lie beside the stages, one folder above the model.
-    stored = run / "results.json"
-    results = _document(stored, Results)
+    # Figures and results lie beside the stages, above the model.
     figures = sorted((run / "figures").glob("*.png"))
     recipe = run / "recipe.toml"
     settings = read_settings(model) or ModelSettings()
@@ -98,7 +100,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     card = CardContents(
         title=repository,
         facts=[f"weights: {weights / 1e6:,.1f} MB"],
-        results=results,
+        results=_document(run / "results.json", Results),
         adapters_of=base,
         question=_question(model, settings),
         template_options=settings.template_options,
@@ -163,8 +165,11 @@ def write_plan(plan: PushPlan, folder: Path) -> Path:
 def _question(model: Path, settings: ModelSettings) -> Question:
     """Returns what the card's example asks the model: messages, or a text if it has no chat template."""
     tokenizer = model / "tokenizer_config.json"
-    chats = "chat_template" in read_text(tokenizer) if tokenizer.is_file() else False
-    if not chats and not (model / "chat_template.jinja").is_file():
+    # The template is a file of its own, or a field of the tokenizer's.
+    has_template = (model / "chat_template.jinja").is_file()
+    if not has_template and tokenizer.is_file():
+        has_template = "chat_template" in read_text(tokenizer)
+    if not has_template:
         return plain_prompt(settings.system_prompt)
     system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
     return [*system, {"role": "user", "content": "..."}]

@@ -63,5 +63,9 @@ def refuse_secrets(files: Iterable[tuple[str, bytes | Path]], *, doing: str) -> 
 
 
 def _read(path: Path) -> bytes:
+    if path.suffix != ".safetensors":
+        return path.read_bytes()
     with path.open("rb") as file:
-        return file.read(min(int.from_bytes(file.read(8), "little"), 2**27) if path.suffix == ".safetensors" else -1)
+        # The format begins with the header's length; a damaged file may say any.
+        length = int.from_bytes(file.read(8), "little")
+        return file.read(min(length, 2**27))

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -136,7 +137,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None:
-            await (self._bounded if scope["type"] == "http" else self.app)(scope, receive, send)
+            run = self._bounded if scope["type"] == "http" else self.app
+            await run(scope, receive, send)
         elif scope["type"] == "http":
             await _refuse(send, *refusal)
         else:
@@ -144,13 +146,14 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = Headers(scope=scope)
         if self.hosts is not None:
             host = headers.get("host", "")
             origin = headers.get("origin")
             # Behind two slashes urlsplit reads a host with its port, and an address in brackets.
             if _name(f"//{host}") not in self.hosts:
-                return 403, f"this server answers at {', '.join(sorted(self.hosts))} only, not as {host[:80]!r}"
+                names = ", ".join(sorted(self.hosts))
+                return 403, f"this server answers at {names} only, not as {host[:80]!r}"
             if origin is not None and _name(origin) not in self.hosts:
                 return 403, f"this server takes no requests from pages of {origin[:80]!r}"
         length = headers.get("content-length", "0")

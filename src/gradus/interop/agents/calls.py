@@ -30,7 +30,6 @@ from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
 from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
 
-_HOST = "127.0.0.1"
 _MOST_CONNECTIONS = 512
 _TOGETHER = 0.001  # seconds for calls that an agent makes at the same time to come in
 _MOST_WAITING = 64  # calls of one episode that wait for an answer
@@ -42,20 +41,20 @@ class AgentFault(EnvironmentFault):
 
 @frozen_record
 class AgentLimits:
-    """The limits of an agent's episode, and how many episodes run at once.
+    """The limits of an agent's episode, and how many episodes run at once."""
 
-    ``seconds``: of its own, without the time that answers take. ``calls`` and ``tokens`` (sampled): what goes beyond ends the episode
-    as truncated. ``wait_ms``: the policy answers so long behind the first call that waits, and not when all episodes wait; numbers of a
-    run then depend on time. ``endpoint_host``: where the endpoint listens; ``hosts``: the names by which agents elsewhere call it, the
-    first of which they are told, with commas between them.
-    """
-
+    # Seconds of its own, without the time that answers take.
     seconds: float = 120.0
+    # What goes beyond so many calls, or sampled tokens, ends the episode as truncated.
     calls: int = 32
     tokens: int | None = None
+    # Episodes at once; None for as many as are rolled out together.
     episodes: int | None = None
+    # The policy answers so long behind the first call that waits, and not when all episodes wait. Numbers of a run then depend on time.
     wait_ms: float | None = None
+    # Where the endpoint listens.
     endpoint_host: str = "127.0.0.1"
+    # The names by which agents elsewhere call it, with commas between them. Agents are told the first.
     hosts: str = ""
 
 
@@ -92,20 +91,20 @@ class Ended:
     """The end of the agent: what it returned, or what went wrong."""
 
     result: Any = None
+    # What went wrong, as a sentence, and the exception itself.
     fault: str | None = None
     error: BaseException | None = None
 
 
 class Inbox:
-    """Calls of one episode in the order in which they came, and the end of its agent. Any thread may put something in.
-
-    ``key``: what the agent's client must carry; random, and worth nothing once the episode is over. ``refusals``: what the endpoint
-    could not take, a sentence each; ``overruled``: what a call asked for and the run decides.
-    """
+    """Calls of one episode in the order in which they came, and the end of its agent. Any thread may put something in."""
 
     def __init__(self) -> None:
+        # What the agent's client must carry; worth nothing once the episode is over.
         self.key = secrets.token_urlsafe(24)
+        # What the endpoint could not take, a sentence each.
         self.refusals: list[str] = []
+        # What a call asked for and the run decides.
         self.overruled: JsonDict = {}
         self._calls: list[PendingCall] = []
         self._end: Ended | None = None
@@ -173,7 +172,8 @@ class Inbox:
     def refuse(self, error: ApiError) -> None:
         """Take down a refusal, unless the episode is over or the client has left."""
         if self._closed is None and error.status != CLIENT_LEFT:
-            self.refusals.append(f"{error.param}: {error.message}" if error.param else error.message)
+            place = f"{error.param}: " if error.param else ""
+            self.refusals.append(place + error.message)
 
 
 class Endpoint:
@@ -185,7 +185,7 @@ class Endpoint:
         "reasoning_effort", "verbosity", "parallel_tool_calls",
     )  # fmt: skip
 
-    def __init__(self, host: str = _HOST, names: Sequence[str] = ()) -> None:
+    def __init__(self, host: str, names: Sequence[str]) -> None:
         self._inboxes: dict[str, Inbox] = {}
         listener = listen(host, 0)
         self._base = url(listener, names[0] if names else host, path="/v1")
@@ -193,6 +193,7 @@ class Endpoint:
         # A quarter of what this process may open: idle clients must not keep the run from its files.
         most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         server = uvicorn.Server(server_config(self.app, ws="none", lifespan="off", limit_concurrency=most))
+        # A daemon: agents of a run that has ended must not keep its process.
         threading.Thread(target=server.run, args=([listener],), name="gradus-endpoint", daemon=True).start()
 
     def open(self, inbox: Inbox) -> str:
@@ -245,6 +246,7 @@ class Endpoint:
 
 @cache
 def _endpoint_of(process: int, host: str, names: tuple[str, ...]) -> Endpoint:
+    # By process: a child that was forked has its parent's cache, but not the thread that serves.
     return Endpoint(host, names)
 
 
@@ -264,8 +266,9 @@ def conversation_key(asked: Asked, messages: Sequence[Message]) -> tuple[Any, ..
 
 def _message_key(message: Message) -> tuple[Any, ...]:
     # Clients write the same arguments with other spaces and in another order.
-    calls = [(call.name, json.dumps(dict(call.arguments), sort_keys=True)) for call in message.calls]
-    return message.role, message.content.strip(), tuple(calls)
+    arguments = [json.dumps(dict(call.arguments), sort_keys=True) for call in message.calls]
+    names = [call.name for call in message.calls]
+    return message.role, message.content.strip(), tuple(zip(names, arguments, strict=True))
 
 
 def call_key(call: PendingCall) -> str:

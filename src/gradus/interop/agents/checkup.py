@@ -62,7 +62,8 @@ def sample(schema: Json) -> Any:
 
 def _sample(schema: Json, root: Json, depth: int) -> Any:
     if "$ref" in schema:
-        schema = cast(Json, root.get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {}))
+        name = str(schema["$ref"]).rpartition("/")[2]
+        schema = cast(Json, root.get("$defs", {}).get(name, {}))
     for name in ("anyOf", "oneOf", "allOf"):
         if schema.get(name):
             return _sample(schema[name][0], root, depth)
@@ -83,17 +84,13 @@ def _sample(schema: Json, root: Json, depth: int) -> Any:
     return plain.get(str(kind), {})
 
 
-def _nothing(episode: Episode) -> float:
-    """The true reward of an episode that is not judged."""
-    return 0.0
-
-
 def check_agent(spec: EnvironmentSpec) -> tuple[Finding, ...]:
     """Run one episode on a scripted model. Return findings on refusals, parameters that the run decides, calls that begin anew,
     answers that nobody waited for, parallel calls, and time."""
     grader = Grader(name="none", compute=lambda episodes: [0.0] * len(episodes))
     seconds = min(_SECONDS, spec.stepping.episode_seconds or _SECONDS)
-    hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=_nothing)
+    # Rewards are left out: what earns nothing yet is no fault of the agent.
+    hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=lambda episode: 0.0)
     started = time.monotonic()
     (episode,) = roll_out(hasty, ScriptedModel(), [spec.train_task(0)], grader=grader).episodes
     return tuple(_findings(episode, time.monotonic() - started))
@@ -121,18 +118,22 @@ def _findings(episode: Episode, seconds: float) -> Iterator[Finding]:
         yield Finding(status="note", subject="overruled", evidence=evidence)
     yield from _of_calls(turns, outcome.get("anew", ()), continued_calls(episode))
     each = seconds / max(1, len(turns))
-    slow = each > _SLOW
     evidence = f"{each:.2f} s a call, {seconds:.1f} s in all, without a model"
-    remedy = "set wait_ms, so that others do not wait for slow tools" if slow else ""
-    yield Finding(status="warn" if slow else "pass", subject="time", evidence=evidence, remedy=remedy)
+    if each > _SLOW:
+        remedy = "set wait_ms, so that others do not wait for slow tools"
+        yield Finding(status="warn", subject="time", evidence=evidence, remedy=remedy)
+    else:
+        yield Finding(status="pass", subject="time", evidence=evidence)
 
 
 def _of_calls(turns: Sequence[Turn], anew: Sequence[str], continued: float | None) -> Iterator[Finding]:
     if continued is not None:
-        status = "warn" if continued == 0 else "pass"
         evidence = f"{continued:.0%} of {len(turns) - 1} later calls go on with an earlier one"
-        remedy = "send earlier messages as they were" if continued == 0 else ""
-        yield Finding(status=status, subject="continued calls", evidence=evidence, remedy=remedy)
+        if continued == 0:
+            remedy = "send earlier messages as they were"
+            yield Finding(status="warn", subject="continued calls", evidence=evidence, remedy=remedy)
+        else:
+            yield Finding(status="pass", subject="continued calls", evidence=evidence)
     for why in dict.fromkeys(anew):
         yield Finding(status="note", subject="begins anew", evidence=why)
     undelivered = sum(turn.undelivered for turn in turns)

@@ -55,6 +55,7 @@ class AgentCommand:
     What it prints is its result, read as JSON if it is JSON.
     """
 
+    # Split as a shell would, but run without one.
     line: str
 
 
@@ -157,8 +158,13 @@ class RunningAgent:
 def _environment_of(url: str, key: str) -> dict[str, str]:
     """What clients of OpenAI and Anthropic read; the latter add the version themselves."""
     root = url.removesuffix("/v1")
-    ours = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
-    return {**ours, "ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": key}
+    return {
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_BASE": url,
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": root,
+        "ANTHROPIC_API_KEY": key,
+    }
 
 
 def _talked(process: subprocess.Popen[bytes], task: bytes) -> tuple[bytes, bytes]:
@@ -168,12 +174,14 @@ def _talked(process: subprocess.Popen[bytes], task: bytes) -> tuple[bytes, bytes
     assert process.stderr is not None
     errors: deque[bytes] = deque(maxlen=_ERROR_LINES)
     lines = iter(partial(process.stderr.readline, _LINE), b"")
+    # In a thread of its own: a command that fills the pipe of its errors would wait for ever.
     reader = threading.Thread(target=errors.extend, args=(lines,), daemon=True)
     reader.start()
     with suppress(BrokenPipeError):
         process.stdin.write(task)
         process.stdin.close()
     output = process.stdout.read(_OUTPUT)
+    # Read on, so that the command can end; communicate() would keep all of it.
     while process.stdout.read(_OUTPUT):
         pass
     process.wait()
@@ -291,9 +299,17 @@ class AgentEnvironment:
         """Returns what the agent returned, the limit that cut it, and the columns for reward functions."""
         columns = {"task": self._task, **self._columns, "result": self._result}
         overruled: Json = {} if self._inbox is None else _plain(self._inbox.overruled)
-        outcome = {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}
-        notes = {"overruled": overruled, "anew": self._anew}
-        return {**outcome, **{name: note for name, note in notes.items() if note}}
+        outcome: dict[str, Any] = {
+            "result": self._result,
+            "limit": self._limit,
+            "calls": self._turns,
+            "columns": columns,
+        }
+        if overruled:
+            outcome["overruled"] = overruled
+        if self._anew:
+            outcome["anew"] = self._anew
+        return outcome
 
     def close(self) -> None:
         """End the agent; its key is worth nothing from here on."""
@@ -338,7 +354,10 @@ class AgentEnvironment:
         assert event.fault is not None
         code = event.error.code if isinstance(event.error, CommandError) else None
         is_worlds = isinstance(event.error, _missing_types(self._missing)) or code in self._missing
-        return AgentFault(event.fault) if is_worlds or not self._turns else ModelFault(event.fault)
+        # An agent that raises before its first answer has not met the model yet.
+        if is_worlds or not self._turns:
+            return AgentFault(event.fault)
+        return ModelFault(event.fault)
 
     async def _cut(self, inbox: Inbox, call: PendingCall, why: ApiError) -> None:
         """Refuse a call and all that follow. The agent may still return something, if it does so at once."""
@@ -370,8 +389,10 @@ class AgentEnvironment:
             self.tools = call.asked.tools
         turn, shared, ids = self._parent(call)
         if turn is None and self._turns:
-            self._anew.append(_why_anew(conversation_key(call.asked, messages), list(self._answered)))
-        messages = (*messages[:shared], *_with_ids(messages[shared:], messages[:shared], ids))
+            key = conversation_key(call.asked, messages)
+            self._anew.append(_why_anew(key, list(self._answered)))
+        before = messages[:shared]
+        messages = (*before, *_with_ids(messages[shared:], before, ids))
         terms = replace(call.asked, parallel=self._parallel)
         # Only what follows the last answer extends its tokens; all else is sent as a whole conversation.
         goes_on = turn is not None and turn == self._turns - 1
@@ -397,7 +418,10 @@ def _why_anew(key: Sequence[Any], earlier: Sequence[Sequence[Any]]) -> str:
     """Says in what a conversation differs from the earlier one that it is most like."""
 
     def shared(other: Sequence[Any]) -> int:
-        return next((place for place, (one, two) in enumerate(zip(key, other, strict=False)) if one != two), len(key))
+        for place, (one, two) in enumerate(zip(key, other, strict=False)):
+            if one != two:
+                return place
+        return len(key)
 
     place = max(map(shared, earlier), default=0)
     if place == 0:
@@ -411,8 +435,10 @@ def _why_anew(key: Sequence[Any], earlier: Sequence[Sequence[Any]]) -> str:
 
 def _with_ids(results: Sequence[Message], before: Sequence[Message], ids: Sequence[str]) -> list[Message]:
     """Returns the messages behind an answer; results of its calls get the ids that the model's own calls have."""
-    places = {call.id: place for place, call in enumerate(before[-1].calls)} if before else {}
-    return [replace(one, call_id=ids[places[one.call_id]]) if one.call_id in places else one for one in results]
+    if not before:
+        return list(results)
+    id_of = dict(zip((call.id for call in before[-1].calls), ids, strict=False))
+    return [replace(one, call_id=id_of.get(one.call_id, one.call_id)) for one in results]
 
 
 def _missing_types(missing: Sequence[Any]) -> tuple[type[BaseException], ...]:
@@ -441,14 +467,18 @@ def _answer(action: Action, call: PendingCall, turn: int) -> tuple[ChatAnswer, t
         call_id=lambda place: f"call_{turn:04d}{place:04d}",
         tokens=_spelled(action),
     )
+    if message is None or not answer.message.calls:
+        return answer, ()
     # Some templates take no ids but of nine letters and digits.
-    written = enumerate(message.calls if message is not None and answer.message.calls else ())
-    return answer, tuple(replace(one, id=one.id or f"c{turn:04d}{place:04d}") for place, one in written)
+    calls = [replace(one, id=one.id or f"c{turn:04d}{place:04d}") for place, one in enumerate(message.calls)]
+    return answer, tuple(calls)
 
 
 def _spelled(action: Action) -> Sequence[tuple[str, float]]:
     """The text and the log-prob of each token, if the client asked for them."""
-    return list(zip(action.spelled, action.tokens.logprobs, strict=True)) if action.spelled and action.tokens else ()
+    if not action.spelled or action.tokens is None:
+        return ()
+    return list(zip(action.spelled, action.tokens.logprobs, strict=True))
 
 
 def _plain(result: Any) -> Any:

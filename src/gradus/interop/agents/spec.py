@@ -220,7 +220,8 @@ def _language(base: EnvironmentSpec, vocabulary: Sequence[str]) -> Language:
         return Language(vocabulary=base.language.vocabulary)
     items = table.splits["train"]
     cells = [cell for item in items for cell in item.columns.values() if isinstance(cell, str)]
-    texts = [*vocabulary, *list(dict.fromkeys(cells))[:_MOST_TEXTS]]
+    different = list(dict.fromkeys(cells))
+    texts = [*vocabulary, *different[:_MOST_TEXTS]]
     return Language(vocabulary=lambda: text_vocabulary(items, texts))
 
 

@@ -75,7 +75,7 @@ def observation_data(
 
 
 _TURNS = 64
-_EPISODES = 100
+_EPISODES = 100  # of the condition
 _TRAINING = 1_000_000  # training seeds begin here and never meet those of the condition
 _CALLS = 'A line of your answer calls a tool, as in {"name": "NAME", "arguments": {"KEY": "VALUE"}}. The tools: '
 _TIMEOUT = 60.0  # seconds for one answer
@@ -84,12 +84,15 @@ _MAX_MESSAGE = 100 * 2**20  # bytes, OpenEnv's own default for clients
 
 @frozen_record
 class Server:
-    """The address of a server and what it said of itself. ``field`` None: an answer is read as a JSON object of action fields."""
+    """The address of a server and what it said of itself."""
 
+    # The address of its WebSocket.
     socket: str
     name: str
     description: str
+    # The JSON schema of an action.
     action: Json
+    # The field that takes an answer as it is; None: an answer is read as a JSON object of action fields.
     field: str | None
 
 
@@ -145,15 +148,21 @@ def _describe(address: str) -> Server:
 def _text_field(action: Json) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
     # Servers of Gradus take typed fields or a text; a policy writes text.
-    if any("text" in _properties(choice) for choice in [action, *action.get("anyOf", ())]):
+    choices = [action, *action.get("anyOf", ())]
+    if any("text" in _properties(choice) for choice in choices):
         return "text"
-    texts = [name for name, kind in _properties(action).items() if kind.get("type") == "string"]
-    return texts[0] if len(texts) == len(_properties(action)) == 1 else None
+    properties = _properties(action)
+    if len(properties) != 1:
+        return None
+    ((name, kind),) = properties.items()
+    return name if kind.get("type") == "string" else None
 
 
 def _properties(action: Json) -> Json:
     """The fields of an action by its schema."""
-    return {name: kind for name, kind in action.get("properties", {}).items() if name != "metadata"}
+    properties = dict(action.get("properties", {}))
+    properties.pop("metadata", None)  # every action of OpenEnv has it; a policy has nothing to say there
+    return properties
 
 
 class OpenEnvClient:

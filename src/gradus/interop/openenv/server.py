@@ -246,7 +246,8 @@ class EnvironmentSession:
         self._open = False  # also if the environment raises
         result = environment.step(text) if isinstance(text, str) else self._typed(environment, action)
         observation = received(result, "step", plain_data=getattr(environment, "plain_data", False))
-        self._steps.append((text if isinstance(text, str) else dumps(dict(action)), observation))
+        answer = text if isinstance(text, str) else dumps(dict(action))
+        self._steps.append((answer, observation))
         # A limit of rollouts alone would let a client play on for ever.
         if not observation.terminated and len(self._steps) >= self._spec.max_turns:
             observation = replace(observation, truncated=True)
@@ -254,7 +255,7 @@ class EnvironmentSession:
         # Environments that pay by step have paid; the others are graded now, while their outcome is there.
         rewarded = any(after.reward is not None for _, after in self._steps)
         if not self._open and not rewarded:
-            observation = replace(observation, reward=self._graded(environment))
+            observation = replace(observation, reward=self._reward(environment))
         return observation_data(observation)
 
     def _typed(self, environment: Environment, action: Json) -> Observation:
@@ -269,7 +270,7 @@ class EnvironmentSession:
             self._open = True
             raise WireError("VALIDATION_ERROR", str(error)) from error
 
-    def _graded(self, environment: Environment) -> float:
+    def _reward(self, environment: Environment) -> float:
         """Returns the default grader's reward of the episode that has ended."""
         episode = stepped_episode(self._spec, environment, self._task, self._first, self._steps)
         (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
@@ -277,9 +278,10 @@ class EnvironmentSession:
         if reward is not None and reward.value is not None:
             return reward.value
         reason = episode.failure.message if episode.failure else reward and reward.error
+        grader = self._spec.default_grader
         raise WireError(
             "EXECUTION_ERROR",
-            f"the episode has ended and has no reward: the environment gave none, and neither does grader {self._spec.default_grader!r}: {reason}",
+            f"the episode has ended and has no reward: the environment gave none, and neither does grader {grader!r}: {reason}",
         )
 
     @property

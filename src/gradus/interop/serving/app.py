@@ -31,7 +31,7 @@ from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import serve_until_stopped, server_config
 from gradus.interop.serving.answers import LEAST, usage_of, whole_answers
 from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json, while_client_waits
-from gradus.interop.serving.generation import ContinuousBatch, Generation
+from gradus.interop.serving.generation import ContinuousBatch, Generation, TokenScore
 from gradus.interop.serving.requests import (
     MOST_CHOICES,
     ApiError,
@@ -47,21 +47,19 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
 _MOST_CONNECTIONS = 1024
-_Scored = tuple[int, float | None, int, float]  # a token, its log-prob, the likeliest token, and that one's
 _MOST_WAITING = 4096  # requests that wait for a row; more are refused until some are done
 _SMALLEST_TEMPERATURE = 1e-5  # logits that are divided by less may become infinite
 
 
 @frozen_record
 class Access:
-    """Limits on clients.
+    """Limits on clients. Raises ConfigError if anybody could load weights."""
 
-    ``hosts``: names that Host and Origin may have, None for any. ``token``: what every request but /health must carry.
-    ``weights``: the folder below which clients may name weights to load; None leaves that route out.
-    """
-
+    # Names that Host and Origin may have; None for any.
     hosts: Collection[str] | None = LOOPBACK
+    # What every request but /health must carry.
     token: str | None = None
+    # The folder below which clients may name weights to load; None leaves that route out.
     weights: Path | None = None
 
     def __post_init__(self) -> None:
@@ -190,36 +188,40 @@ class _LocalBackend:
         generation = choice.generation
         sampled = reply.tokens if request.budget != 0 else []
         text = reply.text if sampled else ""
-        tokens = [(token.id, token.logprob, token.id, token.logprob) for token in sampled]
+        ids = [token.id for token in sampled]
+        scores: list[TokenScore | None] = [
+            TokenScore(logprob=token.logprob, best=token.id, best_logprob=token.logprob) for token in sampled
+        ]
         if request.echo:
             text = self._loaded.tokenizer.decode(generation.prompt) + text
         if generation.scored:
-            scores = zip(generation.prompt[1:], generation.prompt_scores, strict=True)
-            read = [(token, score.logprob, score.best, score.best_logprob) for token, score in scores]
-            tokens = [(generation.prompt[0], None, 0, 0.0), *read, *tokens]
+            ids = [*generation.prompt, *ids]
+            scores = [None, *generation.prompt_scores, *scores]
+        choice_body: JsonDict = {"text": text, "finish_reason": finish, "logprobs": None}
+        if request.logprobs is not None:
+            choice_body["logprobs"] = self._logprobs(ids, scores, top=request.logprobs > 0)
         # vLLM's names, because trainers that sample at vLLM read them.
-        ids = {"token_ids": reply.ids, "prompt_token_ids": list(generation.prompt)}
-        return {
-            "text": text,
-            "finish_reason": finish,
-            "logprobs": None if request.logprobs is None else self._logprobs(tokens, top=request.logprobs > 0),
-            **(ids if request.return_token_ids else {}),
-        }
+        if request.return_token_ids:
+            choice_body["token_ids"] = reply.ids
+            choice_body["prompt_token_ids"] = list(generation.prompt)
+        return choice_body
 
-    def _logprobs(self, tokens: Sequence[_Scored], *, top: bool) -> JsonDict:
+    def _logprobs(self, ids: Sequence[int], scores: Sequence[TokenScore | None], *, top: bool) -> JsonDict:
         """Log-probs in the form of completions. The first token of a prompt has none."""
         spell = self._loaded.tokenizer.decode
-        values = [None if logprob is None else max(logprob, LEAST) for _, logprob, _, _ in tokens]
-        likeliest: list[dict[str, float] | None] | None = None
-        if top:
-            likeliest = []
-            for token, logprob, best, best_logprob in tokens:
-                pair = {spell([best]): best_logprob, spell([token]): logprob or 0.0}
-                likeliest.append(None if logprob is None else pair)
+        tokens = [spell([token]) for token in ids]
+        values: list[float | None] = []
+        likeliest: list[dict[str, float] | None] = []
+        for token, score in zip(tokens, scores, strict=True):
+            values.append(None if score is None else max(score.logprob, LEAST))
+            # Only if they are asked for: each takes a decoding.
+            if top:
+                pair = None if score is None else {spell([score.best]): score.best_logprob, token: score.logprob}
+                likeliest.append(pair)
         return {
-            "tokens": [spell([token]) for token, *_ in tokens],
+            "tokens": tokens,
             "token_logprobs": values,
-            "top_logprobs": likeliest,
+            "top_logprobs": likeliest if top else None,
             "text_offset": [],
         }
 
@@ -231,6 +233,7 @@ class _LocalBackend:
     def _prompts(self, request: CompletionRequest) -> list[list[int]]:
         """Token ids of the prompts: one text, the ids of one, or a list of either."""
         prompt = request.prompt
+        # A list of ids is one prompt; any other list has a prompt for each of its members.
         several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
         prompts = cast(list[Any], prompt if several else [prompt])
         if len(prompts) > MOST_CHOICES:
@@ -261,7 +264,9 @@ class _LocalBackend:
             budget = self._batch.room(prompt, request.budget, self._sampling.max_new_tokens)
         except ContextLengthError as error:
             raise ApiError(str(error), param=param, code="context_length_exceeded") from error
-        seed = child_seed(self._seed, "request", next(self._numbers)) if request.seed is None else request.seed
+        seed = request.seed
+        if seed is None:
+            seed = child_seed(self._seed, "request", next(self._numbers))
         return [
             Generation(
                 prompt=prompt,
@@ -326,8 +331,9 @@ def _reload_weights(loaded: LoadedModel, folder: str) -> int:
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the weights in {folder} could not be read: {error}") from error
     weights = loaded.model.state_dict()
+    shapes = {name: value.shape for name, value in weights.items()}
     # Tied weights are stored once, so some of the model's names may be missing.
-    misfits = [name for name, value in stored.items() if name not in weights or weights[name].shape != value.shape]
+    misfits = [name for name, value in stored.items() if shapes.get(name) != value.shape]
     if not stored or misfits:
         raise StorageError(
             f"the weights in {folder} do not fit the model that is served: {len(stored)} tensors, unknown or of another shape: {misfits[:3]}"

@@ -33,8 +33,9 @@ _Reply = Callable[[int, ChatRequest, ChatAnswer], JsonDict]
 
 
 class Backend(Protocol):
-    """Answers chats. ``overruled``: the parameters that it decides, whatever a client asks for."""
+    """Answers chats."""
 
+    # The parameters that it decides, whatever a client asks for.
     overruled: Collection[str]
 
     def admit(self, key: str) -> None:

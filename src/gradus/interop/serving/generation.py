@@ -39,8 +39,8 @@ class Sampled:
 
 
 @frozen_record
-class PromptToken:
-    """A token of a prompt: its log-prob at temperature 1, and the likeliest token there with its own."""
+class TokenScore:
+    """How likely a token is: its log-prob at temperature 1, and the likeliest token at its place with its own."""
 
     logprob: float
     best: int
@@ -49,19 +49,22 @@ class PromptToken:
 
 @dataclass(eq=False, kw_only=True)
 class Generation:
-    """A request on its way. ``tell`` is called from the model's thread with each token, or with the exception that ended it.
-
-    ``cancelled`` may be set by anyone; the row then leaves the batch before the next tokens.
-    """
+    """A request on its way."""
 
     prompt: Sequence[int]
-    sampling: SamplingConfig  # rows that have the same are drawn together
-    budget: int  # tokens at most
+    # Rows that have the same are drawn together.
+    sampling: SamplingConfig
+    # Tokens at most.
+    budget: int
     seed: int
+    # Called from the model's thread with each token, or with the exception that ended it.
     tell: Callable[[Sampled | Exception], None] = lambda _: None
-    stops: frozenset[int] = frozenset()  # besides the model's own
-    scored: bool = False  # the prompt's own tokens are wanted too
-    prompt_scores: list[PromptToken] = field(default_factory=list["PromptToken"])  # behind the first token
+    # Ids that end it, besides the model's own.
+    stops: frozenset[int] = frozenset()
+    # The prompt's own tokens are scored too.
+    scored: bool = False
+    prompt_scores: list[TokenScore] = field(default_factory=list["TokenScore"])  # of its tokens behind the first
+    # Anyone may set it; the row then leaves the batch before the next tokens.
     cancelled: bool = False
     ids: list[int] = field(default_factory=list[int])
     place: int = -1  # in the cache
@@ -164,21 +167,21 @@ class ContinuousBatch:
                 self._active.append(generation)
         return True
 
-    def _scores(self, prompt: Sequence[int]) -> list[PromptToken]:
+    def _scores(self, prompt: Sequence[int]) -> list[TokenScore]:
         """How likely the model finds each token of a prompt behind the first."""
         ids = torch.tensor([list(prompt)], device=self.loaded.device)
-        scores: list[PromptToken] = []
+        scores: list[TokenScore] = []
         with evaluating(self.loaded):
             logits = self.loaded.model(input_ids=ids).logits[0, :-1]
+            parts = zip(logits.split(_SCORED), ids[0, 1:].split(_SCORED), strict=True)
             # A softmax of all places at once would hold the logits twice, in float32.
-            for start in range(0, len(logits), _SCORED):
-                part = logits[start : start + _SCORED]
-                targets = ids[0, 1 + start : 1 + start + _SCORED]
+            for part, targets in parts:
                 logprobs = part.float().log_softmax(-1)
-                own = logprobs.gather(-1, targets[:, None])[:, 0].tolist()
+                of_targets = logprobs.gather(-1, targets[:, None])[:, 0]
                 best = logprobs.max(-1)
-                rows = zip(own, best.indices.tolist(), best.values.tolist(), strict=True)
-                scores += [PromptToken(logprob=one, best=token, best_logprob=most) for one, token, most in rows]
+                columns = of_targets.tolist(), best.indices.tolist(), best.values.tolist()
+                for logprob, token, highest in zip(*columns, strict=True):
+                    scores.append(TokenScore(logprob=logprob, best=token, best_logprob=highest))
         return scores
 
     def _sample(self) -> None:
@@ -192,7 +195,8 @@ class ContinuousBatch:
             self._decoder.sampling = settings
             answers = self._decoder.answer([self._prompt(row) for row in rows])
             for row, answer in zip(rows, answers, strict=True):
-                row.read = len(row.prompt) + len(row.ids) + len(answer.ids) - 1  # the last one is not in the cache
+                # The last token of an answer was drawn, but is not in the cache yet.
+                row.read = len(row.prompt) + len(row.ids) + len(answer.ids) - 1
                 if self._say(row, answer):
                     self._active.remove(row)
 

@@ -9,15 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.answers import ChatAnswer, Choice, arguments_text, event, in_pieces, pieces, usage_of
-from gradus.interop.serving.requests import ApiError, ChatRequest, validated
+from gradus.interop.serving.requests import ApiError, ChatRequest, shared_fields, validated
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_WITHOUT_EFFECT = (
-    "thinking",
-    "cache_control",
-    "betas",
-    "inference_geo",
-)  # they shape answers of Anthropic's own models
+# They shape answers of Anthropic's own models.
+_WITHOUT_EFFECT = frozenset(["thinking", "cache_control", "betas", "inference_geo"])
 
 
 class _Block(BaseModel):
@@ -42,6 +38,11 @@ class _Tool(BaseModel):
     description: str = ""
     input_schema: JsonDict
 
+    def as_function(self) -> JsonDict:
+        """The tool as chat completions have it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
+        return {"type": "function", "function": function}
+
 
 class _Choice(BaseModel):
     type: Literal["auto", "any", "tool", "none"]
@@ -65,19 +66,10 @@ def chat_body(body: Json) -> Json:
     messages: list[JsonDict] = [{"role": "system", "content": system}] if system else []
     for turn in request.messages:
         messages += _messages(turn)
-    # What both dialects share is checked as in a chat, by its name.
-    shared = {name: value for name, value in (request.model_extra or {}).items() if name not in _WITHOUT_EFFECT}
-    tools = [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
-        }
-        for tool in request.tools or ()
-    ]
     return {
-        **shared,
+        **shared_fields(request, _WITHOUT_EFFECT),
         "messages": messages,
-        "tools": tools,
+        "tools": [tool.as_function() for tool in request.tools or ()],
         "tool_choice": _tool_choice(request.tool_choice),
         "stop": request.stop_sequences or None,
     }
@@ -106,13 +98,11 @@ def _messages(turn: _MessageTurn) -> Iterator[JsonDict]:
     for block in blocks:
         if block.type == "tool_result":
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
-    calls = [
-        {"id": block.id, "function": {"name": block.name, "arguments": block.input}}
-        for block in blocks
-        if block.type == "tool_use"
-    ]
+    uses = [block for block in blocks if block.type == "tool_use"]
+    calls = [{"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses]
     if calls:
         yield {"role": turn.role, "content": text, "tool_calls": calls}
+    # A turn of results alone has nothing else to say; any other empty turn is refused as one.
     elif text or not any(block.type == "tool_result" for block in blocks):
         yield {"role": turn.role, "content": text}
 

@@ -136,7 +136,9 @@ class ChatRequest(RequestBody):
         """The tools that the model may call. Raises ApiError if one must be called that is not among them."""
         tools = [] if self.tool_choice == "none" else self.tools or []
         names = [tool.get("function", {}).get("name") for tool in tools]
-        if self.forced and self.forced not in (*names, *["required"] * len(names)):
+        # One of any tools can be called if there are some.
+        callable_names = [*names, "required"] if tools else []
+        if self.forced and self.forced not in callable_names:
             raise ApiError(f"tool_choice: there is no tool {self.forced!r} among {names}", param="tool_choice")
         return tools
 
@@ -151,14 +153,13 @@ class ChatRequest(RequestBody):
         """The messages. The system message says which form the answer should have."""
         if self.response_format is None or self.response_format.type == "text":
             return self.messages
-        first = self.messages[0]
+        first, *later = self.messages
         instruction = self.response_format.instruction
         if first.get("role") not in ("system", "developer"):
             return [{"role": "system", "content": instruction}, *self.messages]
-        parts = [{"type": "text", "text": f"\n\n{instruction}"}]
-        content = first.get("content")
-        before = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        return [{**first, "content": [*(before or ()), *parts]}, *self.messages[1:]]
+        content = first.get("content") or []
+        parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return [{**first, "content": [*parts, {"type": "text", "text": f"\n\n{instruction}"}]}, *later]
 
 
 class CompletionRequest(RequestBody):
@@ -208,14 +209,20 @@ def parse_body(kind: type[T], body: Json) -> T:
     return request
 
 
+def shared_fields(request: BaseModel, without_effect: Collection[str]) -> JsonDict:
+    """Returns what another dialect has by the name that a chat has it by; it is checked there."""
+    return {name: value for name, value in (request.model_extra or {}).items() if name not in without_effect}
+
+
 def validated(kind: type[R], value: Any, param: str | None = None) -> R:
     """Returns a value as pydantic reads it. Raises ApiError. ``param``: what is read; None for the field that is wrong."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
+        reason = first["msg"]
         place = ".".join(map(str, first["loc"]))
-        message = f"{place}: {first['msg']}" if param is None else f"{param}: {first['msg']}, at {place}"
+        message = f"{place}: {reason}" if param is None else f"{param}: {reason}, at {place}"
         raise ApiError(message, param=param or place.partition(".")[0], code="invalid_value") from error
 
 
@@ -253,7 +260,9 @@ class _ChatMessage(BaseModel):
     @property
     def text(self) -> str:
         """The content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content or ())
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from gradus.core import Message, Usage
 from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.answers import ChatAnswer, Choice, arguments_text, event, in_pieces, pieces, usage_of
-from gradus.interop.serving.requests import ChatRequest, validated
+from gradus.interop.serving.requests import ChatRequest, shared_fields, validated
 
-_WITHOUT_EFFECT = ("include", "truncation", "reasoning")  # they shape a response of OpenAI's own models
+# They shape a response of OpenAI's own models.
+_WITHOUT_EFFECT = frozenset(["include", "truncation", "reasoning"])
 
 
 class _Item(BaseModel):
@@ -63,10 +64,8 @@ def chat_body(body: Json) -> Json:
     messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
     for item in items:
         _add(messages, item)
-    # What both dialects share is checked as in a chat, by its name.
-    shared = {name: value for name, value in (request.model_extra or {}).items() if name not in _WITHOUT_EFFECT}
     return {
-        **shared,
+        **shared_fields(request, _WITHOUT_EFFECT),
         "messages": messages,
         "tools": [{"type": tool.type, "function": tool.model_extra} for tool in request.tools or ()],
         "max_tokens": request.max_output_tokens,

@@ -202,7 +202,8 @@ class ClassEnvironment:
             return self._actions[action.strip()], None
         # Sorted, so that the random action does not depend on how the class lists them.
         names = sorted(self._actions)
-        return self._actions[names[self._rng.randrange(len(names))]], f"expected one of {self._listed()}"
+        random_name = names[self._rng.randrange(len(names))]
+        return self._actions[random_name], f"expected one of {self._listed()}"
 
     def _first(self, result: Any) -> Observation:
         if isinstance(result, Observation):

@@ -21,7 +21,7 @@ from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.naming import SuiteNames
 
 _COLORS = re.compile(r"\x1b\[([0-9;]*)m")
-_ENDS = ("0", "")
+_ENDS = ("0", "")  # codes that end a color
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _NUMBERS = re.compile(r"[-−.\d]*\d")  # a number with a sign or a fraction is one, and not an action
 _ACTIONS = re.compile(r"## Action Space\n(.*?)(?=\n\s*## |\Z)", re.DOTALL)
@@ -32,7 +32,8 @@ _ANSWER = 50  # characters at the end of an answer in which its number is looked
 
 def suite_names() -> SuiteNames:
     """Registered ids with the module that has them; those without discrete actions are refused when they are loaded."""
-    return {name: str(spec.entry_point).partition(":")[0] for name, spec in sorted(_gymnasium().registry.items())}
+    registry = sorted(_gymnasium().registry.items())
+    return {name: str(spec.entry_point).partition(":")[0] for name, spec in registry}
 
 
 def load(argument: str | None = None) -> EnvironmentSpec:
@@ -96,10 +97,10 @@ class GymnasiumText(ClassEnvironment):
         section = _ACTIONS.search(inspect.getdoc(self.inner.unwrapped.__class__) or "")
         rules = section[1].strip()[:_RULES] if section else ""
         prompt = f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{rules}"
-        legend = (
-            "\nIn the drawing the color of a character stands before it in angle brackets." if self._colored else ""
-        )
-        return prompt.strip() + legend
+        prompt = prompt.strip()
+        if self._colored:
+            prompt += "\nIn the drawing the color of a character stands before it in angle brackets."
+        return prompt
 
     def outcome(self) -> Json:
         """The number of steps."""
@@ -127,7 +128,9 @@ class GymnasiumText(ClassEnvironment):
         """Returns what stands for a color's code: its name, or a star where a drawing has one color."""
         if code in _ENDS:
             return ""
-        color = _NAMES[int(code.partition(";")[0]) % 10 % 8]
+        # The last digit of a code is the color: 31 is a red character, 41 a red ground.
+        digit = int(code.partition(";")[0]) % 10
+        color = _NAMES[digit % 8]
         return f"<{color}>" if self._colored else "*"
 
 

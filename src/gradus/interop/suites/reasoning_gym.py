@@ -98,9 +98,10 @@ class ReasoningGymTasks:
         could not be told from silence."""
         start = _FIRST[split] + (seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed)
         low, high = _SHARES[split]
+        block = start - start % _BLOCK
         # Steps stay in one block, whose items the worker makes together.
         for attempt in range(_BLOCK):
-            number = start - start % _BLOCK + (start + attempt * _STEP) % _BLOCK
+            number = block + (start + attempt * _STEP) % _BLOCK
             item = self._numbered(number)
             if item is not None and low <= share_of(item.question) < high:
                 return item
@@ -126,6 +127,7 @@ class ReasoningGymTasks:
         except WorkerError as error:
             raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
         answer = "" if entry["answer"] is None else str(entry["answer"])
+        # None is another thing: there may be many right answers, which score_answer knows.
         if entry["answer"] is not None and not answer.strip():
             return None
         return Item(question=entry["question"], answer=answer, columns={"number": number})

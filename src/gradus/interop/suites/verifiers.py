@@ -35,11 +35,9 @@ def _worker(python: str, code: frozenset[tuple[str, str]]) -> Worker:
 
 def _running(place: str) -> Worker:
     python = os.environ.get(_SETTING) or sys.executable
-    code = (
-        frozenset({"": place, **file_sources(place)}.items()) if place.endswith(".py") else frozenset[tuple[str, str]]()
-    )
+    code = {"": place, **file_sources(place)} if place.endswith(".py") else {}
     requirement = f"verifiers==0.4.0 in an environment of its own, and set {_SETTING} to its python (now {python})"
-    return started(_worker(python, code), "verifiers", requirement)
+    return started(_worker(python, frozenset(code.items())), "verifiers", requirement)
 
 
 def suite_names() -> SuiteNames:

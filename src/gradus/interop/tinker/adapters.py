@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ class AdapterShape:
     """The size of an adapter, and the layers that it is on."""
 
     rank: int
+    # The names are the SDK's.
     train_attn: bool = True
     train_mlp: bool = True
     train_unembed: bool = True
@@ -90,9 +92,8 @@ class AdapterSlot:
         self._name = f"slot{next(self._names)}"
         config = self.peft_config(shape)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # peft warns of heads that share weights with embeddings; nothing is merged here
+            # peft warns of heads that share weights with embeddings; nothing is merged here.
+            warnings.simplefilter("ignore")
             if before:
                 self._loaded.model.add_adapter(self._name, config)
                 self._loaded.model.set_adapter(self._name)
@@ -154,8 +155,8 @@ class TrainedAdapter:
         Raises ValueError if the norm is not finite; the weights stay as they were, and the gradients are dropped.
         """
         weights = list(self.weights.values())
-        norm = float(nn.utils.clip_grad_norm_(weights, clip if clip > 0 else float("inf")))
-        if norm != norm or norm == float("inf"):
+        norm = float(nn.utils.clip_grad_norm_(weights, clip or math.inf))
+        if not math.isfinite(norm):
             self._adam.zero_grad()
             raise ValueError(f"the gradient's norm is {norm}; the weights were left as they are")
         self._adam.param_groups[0].update(settings)

@@ -157,14 +157,10 @@ def _guarded(act: _Act, keys: Collection[str]) -> Callable[[Request], Awaitable[
         try:
             return await act(_owner(http, keys), http)
         except Exception as error:
-            refusal = error if isinstance(error, ApiError) else ApiError(**_fault(error))
+            refusal = error if isinstance(error, ApiError) else ApiError(failure(error)["error"], status=500)
             return JSONResponse(refusal.body(), status_code=refusal.status)
 
     return answer
-
-
-def _fault(error: Exception) -> dict[str, Any]:
-    return {"message": failure(error)["error"], "status": 500}
 
 
 def _owner(http: Request, keys: Collection[str]) -> str:

@@ -29,12 +29,15 @@ _CARD = "checkpoint.json"
 
 @frozen_record
 class SavedAdapter:
-    """A checkpoint's card. ``created`` and ``expires`` (None: never) in seconds since 1970."""
+    """A checkpoint's card."""
 
+    # tinker://MODEL/KIND/NAME
     path: str
+    # The digest of its client's key.
     owner: str
     base_model: str
     shape: AdapterShape
+    # In seconds since 1970; it may never expire.
     created: float
     expires: float | None
 
@@ -95,7 +98,8 @@ class CheckpointStore:
 
         def fill(folder: Path) -> None:
             describe(folder)
-            save_file({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}, folder / _MODEL)
+            tensors = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+            save_file(tensors, folder / _MODEL)
             if moments is not None:
                 torch.save(moments, folder / _MOMENTS)
             write_json(folder / _CARD, asdict(card))

@@ -31,18 +31,19 @@ _PIECE = 16  # tokens that are sampled before their text is searched for the end
 
 @frozen_record
 class SampleOrder:
-    """What is to be sampled: ``count`` answers to ``prompt``. ``stops``: ids that end one; ``stop_texts``: texts that do.
-
-    ``prompt_logprobs``: score the prompt too; ``likeliest``: with so many likeliest tokens at each of its places.
-    """
+    """What is to be sampled."""
 
     prompt: Sequence[int]
+    # Answers to it.
     count: int
+    # Most tokens of an answer.
     budget: int
     sampling: SamplingConfig
+    # Ids and texts that end an answer.
     stops: frozenset[int]
     stop_texts: Sequence[str]
     seed: int
+    # The prompt is scored too, with so many likeliest tokens at each of its places.
     prompt_logprobs: bool = False
     likeliest: int = 0
 
@@ -78,11 +79,12 @@ class AdapterEngine:
                 logprobs = score_tokens(loaded.model, batch.to(loaded.device), PLAIN).logprobs
                 loss_sum = logprobs.new_zeros(())
                 for index, scores in _by_sequence(batch, logprobs):
-                    inputs = {name: value.to(loaded.device).flatten() for name, value in data[index].inputs.items()}
+                    datum = data[index]
+                    inputs = {name: value.to(loaded.device).flatten() for name, value in datum.inputs.items()}
                     losses = loss.of_tokens(scores, inputs)
                     loss_sum = loss_sum + losses.sum()
-                    figures = {"logprobs": scores, "elementwise_loss": losses}
-                    outputs[index] = {name: _as_output(value, data[index]) for name, value in figures.items()}
+                    outputs[index]["logprobs"] = _as_output(scores, datum)
+                    outputs[index]["elementwise_loss"] = _as_output(losses, datum)
                 if backward:
                     loss_sum.backward()
                 total += float(loss_sum.detach())
@@ -141,14 +143,17 @@ def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tup
     def table(logits: Tensor, teacher: Tensor | None, rows: slice) -> Tensor:
         """(A, 1 + 2 K): the target's log-prob, then the likeliest ones and their ids, which float64 holds exactly."""
         logprobs = logits.double().log_softmax(-1)
+        of_targets = logprobs.gather(1, batch.labels.target[rows, None])
         top = logprobs.topk(count)
-        return torch.cat([logprobs.gather(1, batch.labels.target[rows, None]), top.values, top.indices.double()], dim=1)
+        return torch.cat([of_targets, top.values, top.indices.double()], dim=1)
 
     with torch.no_grad(), tree_attention(loaded.model):
         columns = compare_tokens(loaded.model, batch, table)[0].cpu()
-    columns = torch.cat([torch.full_like(columns[:1], torch.nan), columns])
-    likeliest = columns[:, 1 + count :].nan_to_num().long(), columns[:, 1 : 1 + count].float()
-    return columns[:, 0].float(), likeliest if count else None
+    nothing = torch.full_like(columns[:1], torch.nan)
+    columns = torch.cat([nothing, columns])
+    scores, best, best_ids = columns.split([1, count, count], dim=1)
+    likeliest = (best_ids.nan_to_num().long(), best.float()) if count else None
+    return scores[:, 0].float(), likeliest
 
 
 def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:
@@ -180,7 +185,8 @@ def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[Sa
                 ends[row] = "stop"
             elif len(ids[row]) >= order.budget:
                 ends[row] = "length"
-    return [SampledTokens(ids=a, logprobs=b, stop=end) for a, b, end in zip(ids, logprobs, ends, strict=True)]
+    columns = zip(ids, logprobs, ends, strict=True)
+    return [SampledTokens(ids=tokens, logprobs=values, stop=end) for tokens, values, end in columns]
 
 
 def _text_end(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], int | None]:

@@ -19,18 +19,21 @@ _FURTHEST = 4096  # sequence numbers ahead of the next one
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EngineJob:
-    """A client's job: ``result`` holds what ``work`` gave, once it ran."""
+    """A client's job."""
 
     owner: str
     work: Callable[[], Any]
+    # What the work gave, once it ran.
     result: Future[Any] = field(default_factory=Future[Any])
 
 
 @dataclass
 class _Line:
-    """The jobs of one model that came before their turn; None at the number of a request that was refused."""
+    """The order of one model's jobs. A client sends several at once, and they may overtake each other."""
 
+    # The number whose turn it is.
     following: int
+    # Jobs that came before their turn, by number; None for a request that was refused.
     early: dict[int, EngineJob | None] = field(default_factory=dict[int, EngineJob | None])
 
 

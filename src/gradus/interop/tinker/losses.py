@@ -50,7 +50,8 @@ def served_loss(name: str, settings: Mapping[str, float]) -> ServedLoss:
         raise ApiError(
             f"this server has the losses {', '.join(LOSSES_SERVED)}, not {name[:40]!r}; set loss_fn to one of them"
         )
-    idle = sorted(set(settings).difference(_CLIP if name in _CLIPPED else ()))
+    settable = _CLIP if name in _CLIPPED else ()
+    idle = sorted(set(settings).difference(settable))
     if idle:
         raise ApiError(f"loss_fn_config: {', '.join(idle)[:80]} has no effect on {name}; leave it out")
     low, high = ({**_CLIP, **settings}[bound] for bound in _CLIP)
@@ -80,5 +81,7 @@ def check_datum(loss: ServedLoss, datum: TokenDatum, vocabulary: int, context: i
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:
     """Raises ApiError for ids that the vocabulary does not have."""
-    if min(ids) < 0 or max(ids) >= vocabulary:
-        raise ApiError(f"token ids must be from 0 to {vocabulary - 1}, got {min(ids)} to {max(ids)}")
+    low = min(ids)
+    high = max(ids)
+    if low < 0 or high >= vocabulary:
+        raise ApiError(f"token ids must be from 0 to {vocabulary - 1}, got {low} to {high}")

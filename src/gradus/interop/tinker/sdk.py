@@ -71,5 +71,6 @@ def _read(kind: type[BaseModel], body: bytes) -> Any:
 def _forward_body(field: str) -> type[BaseModel]:
     """The envelope of a batch in JSON: later versions of the SDK have its content alone, as they send protobuf."""
     content = _part("types._pydantic_types.forward_backward_input").ForwardBackwardInput
+    # Type and default of each; ... is a field without one.
     fields: dict[str, Any] = {"model_id": (str, ...), "seq_id": (int | None, None), field: (content, ...)}
     return create_model("ForwardBody", **fields)

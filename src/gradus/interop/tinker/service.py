@@ -29,20 +29,22 @@ _SILENT = 120.0  # seconds without a sign of life after which a session gives wa
 
 @dataclass(eq=False, kw_only=True)
 class ServedSession:
-    """One client program. ``seen``: when it was last heard of, on the monotonic clock."""
+    """One client program."""
 
     owner: str
+    # When it was last heard of, on the monotonic clock.
     seen: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False, kw_only=True)
 class ServedModel:
-    """An adapter that a client trains; the engine's thread makes ``adapter`` in the model's first job."""
+    """An adapter that a client trains."""
 
     id: str
     session: str
     owner: str
     shape: AdapterShape
+    # The engine's thread makes it, in the model's first job.
     adapter: TrainedAdapter | None = None
 
     @property
@@ -55,13 +57,16 @@ class ServedModel:
 
 @dataclass(eq=False, kw_only=True)
 class ServedSampler:
-    """Weights that a client samples from: a snapshot of ``model``, a checkpoint, or neither: the base."""
+    """Weights that a client samples from: a snapshot of a model, a checkpoint, or neither: the base."""
 
     session: str
     owner: str
+    # Its number in the session, which its samples draw from.
     number: int
+    # The model, and the snapshot of it, which the engine's thread takes.
     model: ServedModel | None = None
     snapshot: Weights | None = None
+    # The checkpoint.
     card: SavedAdapter | None = None
 
     def weights(self, store: CheckpointStore) -> tuple[AdapterShape | None, Weights]:
@@ -129,9 +134,14 @@ class TrainingService:
     def get_info(self, owner: str, request: Any) -> Json:
         """Describes a model."""
         model = self._model(owner, request.model_id)
-        data = {"model_name": self.name, "tokenizer_id": self.engine.loaded.path}
-        head = {"type": "get_info", "model_data": data, "model_id": model.id, "model_name": self.name}
-        return {**head, "is_lora": True, "lora_rank": model.shape.rank}
+        return {
+            "type": "get_info",
+            "model_data": {"model_name": self.name, "tokenizer_id": self.engine.loaded.path},
+            "model_id": model.id,
+            "model_name": self.name,
+            "is_lora": True,
+            "lora_rank": model.shape.rank,
+        }
 
     def unload_model(self, owner: str, request: Any) -> Json:
         """Forgets a model; its checkpoints stay."""
@@ -231,7 +241,8 @@ class TrainingService:
     def checkpoints(self, owner: str, model: str | None = None) -> Json:
         """Lists a client's checkpoints, all or those of one model."""
         start = f"tinker://{model}/" if model else ""
-        return {"checkpoints": [card.listed() for card in self.store.cards(owner) if card.path.startswith(start)]}
+        cards = [card for card in self.store.cards(owner) if card.path.startswith(start)]
+        return {"checkpoints": [card.listed() for card in cards]}
 
     def _card(self, model: ServedModel, kind: str, request: Any) -> SavedAdapter:
         now = time.time()
@@ -280,7 +291,7 @@ class TrainingService:
         names = [f"{request_id}:{index}" for index in range(order.count)]
         return {**self._submit(request_id, owner, work), "sample_sequence_ids": names}
 
-    # -- what is there ------------------------------------------------------------------------------------------------
+    # -- sessions and what belongs to them ----------------------------------------------------------------------------
 
     def _check_base(self, name: str) -> None:
         if name not in (self.name, self.engine.loaded.path):
@@ -324,9 +335,10 @@ class TrainingService:
     def _add_sampler(self, sampler: ServedSampler) -> tuple[str, ServedSampler]:
         sampler_id = f"{sampler.session}:sample:{sampler.number}"
         if sampler_id not in self._samplers:
-            mine = [key for key, other in self._samplers.items() if sampler.model and other.model is sampler.model]
-            if len(mine) >= _MOST_SNAPSHOTS:
-                del self._samplers[mine[0]]
+            if sampler.model is not None:
+                snapshots = [key for key, other in self._samplers.items() if other.model is sampler.model]
+                if len(snapshots) >= _MOST_SNAPSHOTS:
+                    del self._samplers[snapshots[0]]
             self._make_room(self._samplers, _MOST_SAMPLERS, "samplers")
             self._samplers[sampler_id] = sampler
         return sampler_id, self._samplers[sampler_id]

@@ -58,6 +58,7 @@ def sample_order(request: Any, engine: AdapterEngine, seed: int) -> SampleOrder:
     scored = bool(request.prompt_logprobs or request.topk_prompt_logprobs)
     context = engine.loaded.context or len(prompt) + 2**16
     budget = params.max_tokens or context - len(prompt)
+    # The first token of a prompt has no log-prob, so one that is scored needs a second.
     if len(prompt) < 1 + scored or budget < 1 or len(prompt) + budget > context:
         raise ApiError(f"a prompt of {len(prompt)} tokens and max_tokens {budget} do not fit 1 to {context} tokens")
     check_ids(prompt, engine.vocabulary)

@@ -25,9 +25,11 @@ _TOKENS_ONLY = "this server reads tokens only; leave out images and other chunks
 
 @frozen_record
 class TokenDatum:
-    """One sequence to be scored: ``ids`` (T,) that are read, and what the loss takes, (T,) or (T, K) each."""
+    """One sequence to be scored."""
 
+    # (T,) that are read.
     ids: list[int]
+    # What the loss takes, (T,) or (T, K) each.
     inputs: Mapping[str, Tensor]
 
 
@@ -53,20 +55,22 @@ class ForwardResult:
 
 @frozen_record
 class SampledTokens:
-    """One sampled sequence. ``stop``: "stop" or "length"."""
+    """One sampled sequence."""
 
     ids: list[int]
     logprobs: list[float]
+    # stop or length
     stop: str
 
 
 @frozen_record
 class SampleResult:
-    """What sampling gives: sequences, and if asked for, of the prompt's T tokens the log-probs (T,), NaN at the first, and the
-    likeliest tokens (T, K) with theirs."""
+    """What sampling gives; figures of the prompt's T tokens if they were asked for."""
 
     sequences: Sequence[SampledTokens]
+    # (T,), NaN at the first.
     prompt_logprobs: Tensor | None = None
+    # (T, K) ids of the likeliest tokens and their log-probs.
     likeliest: tuple[Tensor, Tensor] | None = None
 
 
@@ -136,8 +140,11 @@ def _protobuf_datum(datum: Any) -> TokenDatum:
         kind = np.float32 if tensor.dtype == messages().DType.Value("DTYPE_FLOAT32") else np.int64
         sparse = tensor.sparse_csr
         data = _array(name, tensor.dense or sparse.values, kind)
-        rows, columns = (_array(name, part, np.int64) for part in (sparse.crow_indices, sparse.col_indices))
-        inputs[name] = _tensor(name, data, list(tensor.shape) or None, rows if len(rows) else None, columns)
+        rows = _array(name, sparse.crow_indices, np.int64)
+        columns = _array(name, sparse.col_indices, np.int64)
+        # protobuf has empty fields where JSON has none.
+        shape = list(tensor.shape) or None
+        inputs[name] = _tensor(name, data, shape, rows if len(rows) else None, columns)
     return TokenDatum(ids=_array("model_input", text, np.int32).tolist(), inputs=inputs)
 
 
@@ -154,10 +161,13 @@ def _tensor(name: str, data: Any, shape: list[int] | None, rows: Any, columns: A
     if min(shape, default=0) < 0 or math.prod(shape) > _MOST_NUMBERS:
         raise ApiError(f"{name} has the shape {shape}; this server takes {_MOST_NUMBERS} numbers at most")
     try:
-        dense = data.reshape(shape) if rows is None else np.zeros(shape, dtype=data.dtype)
-        if rows is not None:
-            # A negative column is beyond the shape.
-            dense[np.repeat(np.arange(shape[0]), np.diff(rows)), np.array(columns).astype(np.uint64)] = data
+        if rows is None:
+            dense = data.reshape(shape)
+        else:
+            dense = np.zeros(shape, dtype=data.dtype)
+            row_of_value = np.repeat(np.arange(shape[0]), np.diff(rows))
+            # Unsigned: a negative column is then beyond the shape, and would else count from its end.
+            dense[row_of_value, np.array(columns).astype(np.uint64)] = data
     except (ValueError, IndexError, OverflowError) as error:
         raise ApiError(f"{name} does not fit its shape {shape}: {error}") from None
     if not np.isfinite(dense).all():
@@ -205,8 +215,9 @@ def _sample_message(result: SampleResult) -> Any:
     message = proto.SampleResponse()
     for one in result.sequences:
         stop = proto.StopReason.Value(f"STOP_REASON_{one.stop.upper()}")
-        logprobs = _bytes(torch.tensor(one.logprobs))
-        message.sequences.add(stop_reason=stop, tokens=_bytes(torch.tensor(one.ids).int()), logprobs=logprobs)
+        tokens = torch.tensor(one.ids).int()
+        logprobs = torch.tensor(one.logprobs)
+        message.sequences.add(stop_reason=stop, tokens=_bytes(tokens), logprobs=_bytes(logprobs))
     if result.prompt_logprobs is not None:
         message.prompt_logprobs = _bytes(result.prompt_logprobs)
     if result.likeliest is not None:
