@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from gradus.core import ConfigError, ContextLengthError, EnvironmentSpec, StopReason
 from gradus.interop.serving.app import Access, make_app
+from gradus.policies.local.conversation import room_behind
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -259,11 +260,12 @@ def test_an_answer_near_the_end_of_the_context_is_shorter_and_one_behind_it_fail
     assert loaded.context == 160
     policy = sampler(address, loaded, sampling=SamplingConfig(max_new_tokens=40))
     prompt = [*loaded.renderer.first("", "hello")]
-    assert policy.room(len(prompt)) == 40
-    assert policy.room(150) == 10
-    assert policy.complete([*prompt, *[prompt[-1]] * (150 - len(prompt))], policy.room(150), 0)["token_ids"]
+    assert room_behind(len(prompt), 40, policy.context, "server") == 40
+    room = room_behind(150, 40, policy.context, "server")
+    assert room == 10
+    assert policy.complete([*prompt, *[prompt[-1]] * (150 - len(prompt))], room, 0)["token_ids"]
     with pytest.raises(ContextLengthError, match="the server's context holds 160"):
-        policy.room(160)
+        room_behind(160, 40, policy.context, "server")
     policy.close()
 
 

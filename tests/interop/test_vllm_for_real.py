@@ -18,6 +18,7 @@ import torch
 from fakes import lamps
 from vllm_environment import python_with_vllm
 
+from gradus.policies.local.conversation import room_behind
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
@@ -94,7 +95,8 @@ def largest_gap(policy: HttpSampler, loaded: LoadedModel, length: int, seed: int
     """Nats between vLLM's log-probs and those of plain transformers, over one answer behind ``length`` tokens."""
     words = list(loaded.renderer.first("", "hello"))
     prompt = (words * length)[:length]
-    choice = policy.complete(prompt, policy.room(length), seed)
+    room = room_behind(length, SAMPLING.max_new_tokens, policy.context, "server")
+    choice = policy.complete(prompt, room, seed)
     ids = choice["token_ids"]
     with torch.no_grad():
         logits = loaded.model(torch.tensor([prompt + ids])).logits[0, length - 1 : -1]
@@ -110,7 +112,7 @@ def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
     with serving(folder, pytestconfig) as address:
         policy = HttpSampler("nano", base_url=address, **options)
         gaps = [largest_gap(policy, loaded, length, length) for length in (8, 40, 250)]
-        assert policy.room(250) == 6
+        assert room_behind(250, SAMPLING.max_new_tokens, policy.context, "server") == 6
         push = weights_to_server(policy, tmp_path / "sampler")
         noise = torch.Generator().manual_seed(0)
         for step in range(3):

@@ -127,7 +127,7 @@ class ReasoningGymTasks:
         except WorkerError as error:
             raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
         answer = "" if entry["answer"] is None else str(entry["answer"])
-        # None is another thing: there may be many right answers, which score_answer knows.
+        # None is another thing: the data set names no answer, and score_answer judges all the same.
         if entry["answer"] is not None and not answer.strip():
             return None
         return Item(question=entry["question"], answer=answer, columns={"number": number})

@@ -38,11 +38,15 @@ Speaker = ChatRenderer | ToolRenderer
 class PendingTurn:
     """A prompt on its way to an answer."""
 
-    prompt: TokenIds  # all that the model reads
-    context: TokenIds  # the part of it that no earlier turn of the same training sequence holds
+    # All that the model reads.
+    prompt: TokenIds
+    # The part of it that no earlier turn of the same training sequence holds.
+    context: TokenIds
+    # The answer begins a training sequence.
     restart: bool
     request: Asked
-    key: tuple[int | str, ...]  # of the turn's randomness, with ``number``
+    # Key and number of the turn's randomness.
+    key: tuple[int | str, ...]
     number: int
 
     def room(self, longest: int, context: int | None, holder: str) -> int:
@@ -60,7 +64,8 @@ class _AnswerEnd:
 
     sequence: list[int]
     length: int
-    cut: bool  # it lacks a stop token
+    # It lacks a stop token.
+    cut: bool
 
 
 class Conversation:
@@ -96,8 +101,10 @@ class Conversation:
         if request.seed is not None:
             key = (*key, "asked", request.seed)
         number = len(self._ends)
+        # Calls of an agent may come in any order: each draws by what it asks, and by how often that was asked.
         if self._start.by_content:
-            key = (*key, "prompt", blake2b(np.array(prompt, dtype=np.int64).tobytes(), digest_size=8).hexdigest())
+            content = np.array(prompt, dtype=np.int64).tobytes()
+            key = (*key, "prompt", blake2b(content, digest_size=8).hexdigest())
             number = self._shown[prompt]
             self._shown[prompt] += 1
         return PendingTurn(

@@ -118,10 +118,10 @@ class Drawing:
         grammar = self._grammars.get(row)
         if grammar is None:
             return torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        state = self._states[row]
-        if (grammar, state) not in self._masks:
-            self._masks[grammar, state] = legal_mask(grammar.legal(state), logits.shape[-1], device=logits.device)
-        return self._masks[grammar, state]
+        key = (grammar, self._states[row])
+        if key not in self._masks:
+            self._masks[key] = legal_mask(grammar.legal(key[1]), logits.shape[-1], device=logits.device)
+        return self._masks[key]
 
 
 def common_prefix(sequences: Sequence[TokenIds]) -> int:
@@ -186,7 +186,8 @@ class Decoder:
         # Where each row stands in the cache, and which row stands in each slot.
         self._slot_of = list(range(rows))
         self._row_at = list(range(rows))
-        self._lengths = [0] * rows  # tokens of each row that the cache holds
+        # Tokens of each row that the cache holds.
+        self._lengths = [0] * rows
         self._stops = stops
         self._masks: Masks = {}
 

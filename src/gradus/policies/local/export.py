@@ -37,11 +37,13 @@ _LARGEST_GAP = 2e-3
 
 @frozen_record
 class ExportResult:
-    """``gap``: largest difference of log-probs between merged and unmerged in float32, nats; None if nothing was merged."""
+    """What was written."""
 
     path: Path
     merged: bool
+    # Largest difference of log-probs between merged and unmerged in float32, nats; None if nothing was merged.
     gap: float | None
+    # The format, if it is a GGUF file.
     dtype: str
     parameters: int
 

@@ -77,7 +77,10 @@ def run_of(source: str | Path, model: Path) -> Path:
     Figures of ``source`` itself are means over all of its seeds, of which ``model`` is one.
     """
     path = Path(source).expanduser()
-    return next((seed for seed in path.glob("seed-*") if model.is_relative_to(seed)), path)
+    for seed in path.glob("seed-*"):
+        if model.is_relative_to(seed):
+            return seed
+    return path
 
 
 def tell_first_seed(source: str | Path, model: Path) -> None:

@@ -128,6 +128,7 @@ def _tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     config = model.config
     (architecture,) = (key for key, name in MODEL_ARCH_NAMES.items() if name == config.model_type)
     names = get_tensor_name_map(architecture, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -135,9 +136,9 @@ def _tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
         if target is None:
             raise ConfigError(f"a GGUF file has no place for the model's tensor {name}")
         array = value.detach().float().cpu().numpy()
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        if config.model_type == "llama" and heads:
-            array = _neighbors(array, heads)
+        layer = name.split(".")[-2]
+        if config.model_type == "llama" and layer in heads:
+            array = _neighbors(array, heads[layer])
         yield target, array
 
 
@@ -151,7 +152,8 @@ def _rope_factors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     """What scaling divides each rotary frequency by, read off the model's own frequencies; nothing if it divides none."""
     scaled = model.model.rotary_emb.inv_freq.double().cpu()
     places = torch.arange(len(scaled), dtype=torch.float64) / len(scaled)
-    factors = model.config.rope_parameters["rope_theta"] ** -places / scaled
+    plain = model.config.rope_parameters["rope_theta"] ** -places
+    factors = plain / scaled
     if not torch.allclose(factors, torch.ones_like(factors), rtol=1e-4):
         yield "rope_freqs.weight", factors.float().numpy()
 

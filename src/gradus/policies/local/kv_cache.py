@@ -39,13 +39,17 @@ class RaggedCache(Cache):
     def __init__(self, rows: int, capacity: int) -> None:
         super().__init__(layers=[])
         self.rows = rows
-        self.expected = 0  # positions a row that the answers under way may come to
+        # Positions a row that the answers under way may come to.
+        self.expected = 0
         self.capacity = capacity + _SLACK
-        self._buffers: list[Tensor] = []  # keys and values of the first layer, of the second, ...
-        self._slots: Tensor | slice = slice(0, rows)  # whose keys the coming forward reads
-        self._width = 0  # how many positions of each
-        self._start = 0  # where all rows write, if they write at the same place
-        self._places: tuple[Tensor, Tensor] | None = None  # else: slots (n, 1) and positions (n, S)
+        # Keys and values of the first layer, of the second, ...
+        self._buffers: list[Tensor] = []
+        # Whose keys the coming forward reads, and how many positions of each.
+        self._slots: Tensor | slice = slice(0, rows)
+        self._width = 0
+        # Where all rows write, if they write at the same place; else slots (n, 1) and positions (n, S).
+        self._start = 0
+        self._places: tuple[Tensor, Tensor] | None = None
 
     def aim(self, positions: Tensor, valid: Tensor | None, width: int, *, slots: Tensor | None = None) -> None:
         """Say where the coming forward writes and reads.
@@ -268,7 +272,8 @@ def keeps_function(loaded: LoadedModel, plan: MaskPlan) -> bool:
         positions = torch.arange(start, stop, device=loaded.device)[None]
         cache.aim(positions, None, stop)
         mask = plan.masks(positions, stop, loaded.dtype)
-        out = model(input_ids=ids[:, start:stop], attention_mask=mask, position_ids=positions, **plan.cached(cache))
+        piece = ids[:, start:stop]
+        out = model(input_ids=piece, attention_mask=mask, position_ids=positions, **plan.cached(cache))
         return out.logits[0, -1].float()
 
     # Without autocast: bfloat16 rounds more than a wrong mask changes in a small model.

@@ -105,10 +105,11 @@ def example_question(template: ChatTemplate, system_prompt: str) -> Question:
     return plain_prompt(system_prompt) if template.plain else template.messages(system_prompt, "...")
 
 
-def plain_prompt(system_prompt: str, question: str = "...") -> str:
+def plain_prompt(system_prompt: str) -> str:
     """Returns what a model without a chat template reads, as ``PLAIN_TEMPLATE`` writes it.
 
-    >>> plain_prompt("Be brief.", "2 + 2?")
-    'Be brief.\\n\\nObservation: 2 + 2?\\nAction:'
+    >>> plain_prompt("Be brief.")
+    'Be brief.\\n\\nObservation: ...\\nAction:'
     """
-    return (f"{system_prompt}\n\n" if system_prompt else "") + f"Observation: {question}\nAction:"
+    head = f"{system_prompt}\n\n" if system_prompt else ""
+    return f"{head}Observation: ...\nAction:"

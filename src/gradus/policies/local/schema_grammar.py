@@ -58,8 +58,11 @@ class SchemaGrammar:
         """Ids that may come next, sorted; never empty."""
         # One tuple for each state: the episodes of a run share them.
         if state not in self._legal:
+            # The state machine has one stop token; an answer may end with any.
             ids = set(self._next.get(state, ())).difference(self._stops)
-            self._legal[state] = tuple(sorted(ids.union(self._stops if state in self._finals else ())))
+            if state in self._finals:
+                ids |= set(self._stops)
+            self._legal[state] = tuple(sorted(ids))
         return self._legal[state]
 
 

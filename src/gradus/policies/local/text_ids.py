@@ -35,7 +35,8 @@ class TextIds:
         self.added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
         # Longest first: one added token may begin another.
         longest_first = sorted(set(self.added.values()), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        pattern = "|".join(map(re.escape, longest_first))
+        self._special = re.compile(pattern or "(?!)")  # without added tokens it never matches
         self._letters: dict[frozenset[str], Any] = {}
 
     def encode(self, text: str) -> list[int]:

@@ -117,6 +117,7 @@ class ToolRenderer:
         if name == _NAME:
             return text.partition(name)[0]
         arguments = max(text.rfind("{", 0, text.find(_KEY)), 0)
+        # A form without braces, as xml, has its arguments behind the name.
         return text[:arguments].rstrip() or text[: text.find(name) + len(name)]
 
     def read(self, text: str) -> Message:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
+# Three of them stand at each turn: one before the observation, one before the answer, one behind it.
 PAD = "<|pad|>"
 SYSTEM = "<|system|>"
 OBSERVATION = "<|observation|>"
@@ -31,7 +32,6 @@ ACTION = "<|action|>"
 END = "<|end|>"
 FRAME_TOKENS = (PAD, SYSTEM, OBSERVATION, ACTION, END)
 
-# Three frame tokens a turn: one before the observation, one before the answer, one behind it.
 NANO_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'system' -%}{{ '<|system|>' + message['content'] }}"
@@ -54,7 +54,7 @@ _LOOKING_PAIRS = 2  # the fastest, which tell neighbors apart
 _KIND = 0.6
 _LINE = 0.87
 _WAVES = 0.5
-_WORD = 0.3
+_WORD = 0.3  # of its own
 _WAVE_COUNT = 16
 _WAVE_SPREAD = 4.0  # how fast they are, in radians a half of the range
 _FEWEST_NUMBERS = 3  # of one kind: two would be opposites

@@ -298,7 +298,8 @@ def _action(answer: RemoteAnswer) -> Action:
         line, call = _read_call(record)
         text = f"{text}\n{line}" if text else line
         end = len(text)
-        calls.append(replace(call, id=record["id"], start=end - len(line), end=end))
+        start = end - len(line)
+        calls.append(replace(call, id=record["id"], start=start, end=end))
     return Action(
         text=text,
         message=Message(role="assistant", content=answer.text, calls=tuple(calls)) if calls else None,

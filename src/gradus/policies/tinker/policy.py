@@ -11,6 +11,7 @@ from gradus.core import Action, ConfigError, EpisodeStart, PolicyError, Request,
 from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.text_ids import TokenIds
 from gradus.policies.tinker.service import TinkerService
 
 _PROMPTS = "give log-probs of a prompt, which grpo.kl_coef and a teacher need"
@@ -38,8 +39,8 @@ class TokenCounts:
         """US dollars, by the ``price`` of a million prompt, sampled and trained tokens; 0 without one."""
         if price is None:
             return 0.0
-        counts = (self.prompt, self.sampled, self.trained)
-        return sum(count * each for count, each in zip(counts, price, strict=True)) / 1e6
+        prompt, sampled, trained = price
+        return (self.prompt * prompt + self.sampled * sampled + self.trained * trained) / 1e6
 
 
 class TinkerPolicy:
@@ -115,12 +116,13 @@ class TinkerPolicy:
         scored = [self.service.result(future, _PROMPTS) for future in futures]
         self.counts.prompt += sum(map(len, sequences))
         for ids, values in zip(sequences, scored, strict=True):
+            # The first token has none: nothing predicts it.
             if not values or len(values) != len(ids) or any(value is None for value in values[1:]):
                 raise ConfigError(
                     f"{self.service.url} gives no log-probs of a prompt, which KL and a teacher need; set grpo.kl_coef = 0, or "
                     "choose another server"
                 )
-        return [[float(value) for value in values[1:]] for values in scored]
+        return [list(map(float, values[1:])) for values in scored]
 
 
 def _answer(sequence: Any) -> tuple[list[int], list[float]]:
@@ -144,7 +146,7 @@ class TinkerSession:
         """Answers all, in order; a request that fails fails its own rows. Raises ServerLost if the server goes away."""
         actions: dict[int, Action] = {}
         turns: dict[int, PendingTurn] = {}
-        rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        places_of: dict[tuple[TokenIds, int], list[int]] = {}  # prompt and room -> who asks it
         for place, request in enumerate(requests):
             try:
                 turn = self._conversations[request.row].pending(request.observation)
@@ -153,9 +155,14 @@ class TinkerSession:
                 actions[place] = Action.failed(error)
                 continue
             turns[place] = turn
-            rows.setdefault((turn.prompt, room), []).append(place)
-        futures = [self._ask(prompt, room, turns[places[0]], len(places)) for (prompt, room), places in rows.items()]
-        for future, ((prompt, _), places) in zip(futures, rows.items(), strict=True):
+            places_of.setdefault((turn.prompt, room), []).append(place)
+        # All are asked before the first is read, so that the server works on them together.
+        futures: list[Any] = []
+        for (prompt, room), places in places_of.items():
+            first = turns[places[0]]
+            seed = child_seed(0, *first.key, first.number)
+            futures.append(self._policy.ask(prompt, len(places), room, seed))
+        for future, ((prompt, _), places) in zip(futures, places_of.items(), strict=True):
             try:
                 answers = self._policy.read(future, len(prompt))
             except PolicyError as error:
@@ -168,6 +175,3 @@ class TinkerSession:
 
     def close(self) -> None:
         """Does nothing: requests hold no state."""
-
-    def _ask(self, prompt: Sequence[int], room: int, turn: PendingTurn, answers: int) -> Any:
-        return self._policy.ask(prompt, answers, room, child_seed(0, *turn.key, turn.number))

@@ -19,18 +19,18 @@ from gradus.policies.tinker.service import TinkerService
 
 
 class WeightsAddress(BaseModel):
-    """Where weights are.
-
-    ``url``: the server. ``words``: folder or hub name that the tokenizer comes from. ``sampler`` and ``state``: the server's paths of weights
-    to sample from and to train on; None for the base model. ``rank``: of their adapters; None if nothing was trained.
-    """
+    """Where weights are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # The server's address.
     url: str
+    # Folder or hub name that the tokenizer comes from.
     words: str
+    # The server's paths of weights to sample from and to train on; None for the base model.
     sampler: str | None = None
     state: str | None = None
+    # Rank of their adapters; None if nothing was trained.
     rank: int | None = None
 
     def service(self) -> TinkerService:
@@ -82,7 +82,9 @@ class WeightsAddress(BaseModel):
 def address_of(folder: str | Path) -> WeightsAddress | None:
     """The model that a server holds for a folder; None for any other folder or name."""
     file = Path(folder) / ADDRESS
-    return WeightsAddress.model_validate(read_document(file, dict[str, Any])) if file.is_file() else None
+    if not file.is_file():
+        return None
+    return WeightsAddress.model_validate(read_document(file, dict[str, Any]))
 
 
 def served_policy(

@@ -203,4 +203,5 @@ def _words(error: Any) -> str:
     fields = cast(dict[str, Any], body) if isinstance(body, dict) else {}
     if isinstance(fields.get("error"), dict):  # as OpenAI's servers have it
         fields = fields["error"]
-    return str(fields.get("detail") or fields.get("message") or error.message).partition("\n")[0][:_WORDS]
+    words = str(fields.get("detail") or fields.get("message") or error.message)
+    return words.partition("\n")[0][:_WORDS]

@@ -17,7 +17,7 @@ import openai
 from gradus.core import Action, ConfigError, ContextLengthError, EpisodeStart, PolicyError, Request, child_seed
 from gradus.core.servers import is_loopback
 from gradus.core.values import Json, JsonDict
-from gradus.policies.local.conversation import Conversation, room_behind
+from gradus.policies.local.conversation import Conversation
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -96,10 +96,6 @@ class HttpSampler:
             return  # a server without a prefix cache has no such route
         except openai.APIStatusError as error:
             raise PolicyError(f"{root} kept its prefix cache of the old weights: {_reason(error)}") from error
-
-    def room(self, length: int) -> int:
-        """Tokens to ask for behind a prompt of ``length``: the configured number, or what the server's context leaves."""
-        return room_behind(length, self.sampling.max_new_tokens, self.context, "server")
 
     def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Json:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""

@@ -6,7 +6,7 @@ the reward counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gradus.core import frozen_record
 from gradus_worlds.memory.readers.reading import Notes, Reading, ShownText, judge, judge_text, search_notes
@@ -45,10 +45,6 @@ class Answered:
         if normalize(self.answer).startswith(_NO_ANSWER):
             return judge(question, UNKNOWN, self.why, self.notes)
         return judge_text(question, self.answer, self.why, self.notes)
-
-
-Reader = Callable[[Memory, Sequence[str]], list[Answered]]
-"""From a memory and questions to an answer each."""
 
 
 def best_entries(memory: Memory, questions: Sequence[str]) -> list[Answered]:
