@@ -116,7 +116,9 @@ def view(episode: Episode) -> EpisodeView:
 
 
 def _memory_rows(memory: Json) -> list[Sequence[str]]:
-    rows: list[Sequence[str]] = [("core", "", memory["core"], "", "")] if memory["core"] else []
+    rows: list[Sequence[str]] = []
+    if memory["core"]:
+        rows.append(("core", "", memory["core"], "", ""))
     for entry in memory["entries"]:
         chunk = "" if entry["source"] is None else str(entry["source"] + 1)
         rows.append((str(entry["id"]), entry["bank"], entry["content"], entry["timestamp"] or "", chunk))
@@ -127,10 +129,12 @@ def _question_row(question: Json) -> Sequence[str]:
     readings = question["readings"]
     retrieved = [f"{hit['id']} ({hit['score']:.2f}) {hit['content']}" for hit in question["retrieved"]]
     predictions: list[str] = []
+    reasons: list[str] = []
     for name in READERS:
-        mark = "right" if readings[name]["correct"] else "wrong"
-        predictions.append(f"{mark}: {readings[name]['prediction']}")
-    reasons = [f"{name}: {readings[name]['why']}" for name in READERS]
+        reading = readings[name]
+        mark = "right" if reading["correct"] else "wrong"
+        predictions.append(f"{mark}: {reading['prediction']}")
+        reasons.append(f"{name}: {reading['why']}")
     return (
         question["kind"],
         question["question"],
@@ -143,12 +147,10 @@ def _question_row(question: Json) -> Sequence[str]:
 
 def _facts(episode: Episode) -> dict[str, str]:
     figures = metrics(episode)
-    names = (
-        "reader_accuracy",
-        "strict_accuracy",
-        "generous_accuracy",
-        "memory_share",
-        "evidence_recall",
-        "facts_right",
-    )
-    return {name.replace("_", " "): f"{figures[name]:.2f}" for name in names if figures[name] is not None}
+    names = [f"{reader}_accuracy" for reader in READERS] + ["memory_share", "evidence_recall", "facts_right"]
+    facts: dict[str, str] = {}
+    for name in names:
+        figure = figures[name]
+        if figure is not None:
+            facts[name.replace("_", " ")] = f"{figure:.2f}"
+    return facts

@@ -121,7 +121,8 @@ def _vocabulary(source: Source, schema: Schema) -> Vocabulary:
     """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
     vocabulary = source.vocabulary()
     banks = list(schema.banks)
-    words = [*vocabulary.words, *fragments(banks), *banks, *system_prompt_of(schema).split(), *_REFUSALS.split()]
+    words = [*vocabulary.words, *fragments(banks), *banks]
+    words += [*system_prompt_of(schema).split(), *_REFUSALS.split()]
     words += [*digits, "Memory:", "Core:", "|"]
     # Characters spell the words of files that no vocabulary foresees.
     pieces = [*vocabulary.pieces, *digits, *map(chr, range(33, 127))]
@@ -134,7 +135,10 @@ def _noop(data: Data) -> list[str]:
 
 def _lines(data: Data) -> list[str]:
     """The lines of the chunk, each in pieces that an entry holds."""
-    return [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
+    pieces: list[str] = []
+    for line in data["chunk"].splitlines():
+        pieces += cut_words(line, data["entry_words"])
+    return pieces
 
 
 def _inserts(data: Data, texts: Iterable[str], first: int) -> list[str]:

@@ -87,6 +87,7 @@ class _Week:
         step = self.step
         slot = self.step % len(SLOTS)
         change = felt_change(self.meters, self._effects[slot, index], self._shocks[step])
+        # What an average person would have felt; the difference is what shows who this is.
         expected = felt_change(self.meters, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
         self.meters = settle(self.meters + change)
         crashes = int((self.meters < CRASH_BELOW).sum())
@@ -105,8 +106,10 @@ class _Week:
 
     def data(self) -> dict[str, Any]:
         """The structured observation."""
-        nothing = {"change": [0.0] * len(METERS), "anomaly": [0.0] * len(METERS), "reward": None, "event": "none"}
+        still = [0.0] * len(METERS)
+        nothing = {"change": still, "anomaly": still, "reward": None, "event": "none"}
         last = self.history[-1] if self.history else nothing
+        # Behind the last step there is no slot; the last one stays.
         day, slot = divmod(min(self.step, STEPS - 1), len(SLOTS))
         return {
             "step": self.step,

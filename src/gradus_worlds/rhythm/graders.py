@@ -103,7 +103,9 @@ def _adaptation(week: Week) -> float:
 def _belief_accuracy(week: Week) -> float:
     """1 - MAE of the last stated belief, 0 if none was stated."""
     last = week.held_belief[-1]
-    return 0.0 if np.isnan(last).any() else 1.0 - float(np.abs(last - week.truth).mean())
+    if np.isnan(last).any():
+        return 0.0
+    return 1.0 - float(np.abs(last - week.truth).mean())
 
 
 _EPISODE_COMPONENTS: dict[str, Callable[[Week], float]] = {
@@ -134,18 +136,22 @@ def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> 
 
 def _v3_acts(week: Week) -> dict[str, Array]:
     """The unweighted share of each component that is earned by acting, per turn, (T,); over a week they add up to the component."""
-    late = np.arange(len(week.rewards)) >= _HALF
+    is_late = np.arange(len(week.rewards)) >= _HALF
+    # Each step answers for its share of the lower reference.
+    gain = week.rewards - WELLBEING[0] / STEPS
     late_gain = week.rewards - LATE[0] / (STEPS - _HALF)
     return {
-        "wellbeing": (week.rewards - WELLBEING[0] / STEPS) / (WELLBEING[1] - WELLBEING[0]),
-        "late_wellbeing": np.where(late, late_gain, 0.0) / (LATE[1] - LATE[0]),
+        "wellbeing": gain / (WELLBEING[1] - WELLBEING[0]),
+        "late_wellbeing": np.where(is_late, late_gain, 0.0) / (LATE[1] - LATE[0]),
         "crash_free": (len(METERS) - week.crashes) / (STEPS * len(METERS)),
     }
 
 
 def _v3_beliefs(week: Week) -> Array:
     """The unweighted share of each belief in the belief skill, per turn, (T, 3); NaN where none was stated."""
-    skill = (1.0 - (week.belief - week.truth) ** 2 / BELIEF_VARIANCE) / len(BELIEFS)
+    errors = (week.belief - week.truth) ** 2
+    # As a coefficient of determination: 1 for the truth, 0 on average for the best constant.
+    skill = (1.0 - errors / BELIEF_VARIANCE) / len(BELIEFS)
     return skill * _BELIEF_TURN_WEIGHTS[: len(skill), None]
 
 
@@ -158,11 +164,12 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Rewa
     terms: list[tuple[RewardTerm, ...]] = [()] * len(episode.turns)
     for turn, skills in enumerate(beliefs.tolist()):
         spans = {span.name for span in episode.turns[turn].spans}
+        # An answer that could not be understood has no spans; its turn earns as a whole.
         action = "action" if "action" in spans else None
-        earned = [
-            RewardTerm(component=part, value=weights[part] * float(share[turn]), span=action)
-            for part, share in acts.items()
-        ]
+        earned: list[RewardTerm] = []
+        for part, share in acts.items():
+            value = weights[part] * float(share[turn])
+            earned.append(RewardTerm(component=part, value=value, span=action))
         if not np.isnan(skills).any():
             earned += _belief_terms(skills, weights["belief_skill"], spans)
         terms[turn] = tuple(earned)
@@ -176,9 +183,10 @@ def _belief_terms(skills: list[float], weight: float, spans: set[str]) -> list[R
     """A term for each belief, so that a right digit need not answer for the wrong one beside it."""
     terms: list[RewardTerm] = []
     for belief, skill in zip(BELIEFS, skills, strict=True):
-        stated = belief in spans
-        span = belief if stated else None
-        terms.append(RewardTerm(component="belief_skill", value=weight * skill, span=span, immediate=stated))
+        has_span = belief in spans
+        span = belief if has_span else None
+        # Immediate: nothing later depends on what was stated.
+        terms.append(RewardTerm(component="belief_skill", value=weight * skill, span=span, immediate=has_span))
     return terms
 
 

@@ -27,10 +27,12 @@ TARGET_WEIGHTS = _shares(METERS)  # (5, 3)
 
 @frozen_record
 class Profile:
-    """One person: five reward weights that sum to 1 and nine modifiers, 0 neutral, -1 to 1 in training."""
+    """One person."""
 
     name: str
+    # Five reward weights that sum to 1, in the order of METERS.
     weights: tuple[float, ...]
+    # Nine numbers in the order of MODIFIERS: 0 is neutral, and training has -1 to 1.
     modifiers: tuple[float, ...]
 
     @property
@@ -49,7 +51,9 @@ def arrays(profiles: Sequence[Profile]) -> tuple[Array, Array]:
 
 def belief_targets(weights: Array, modifiers: Array) -> Array:
     """Returns what should be believed, (..., 3), of weights (..., 5) and modifiers (..., 9)."""
-    return np.clip(0.5 + modifiers @ TARGET_MODIFIERS + (weights - 0.2) @ TARGET_WEIGHTS, 0.0, 1.0)
+    # Both parts are 0 for the neutral person, whose five weights are 0.2 each.
+    targets = 0.5 + modifiers @ TARGET_MODIFIERS + (weights - 0.2) @ TARGET_WEIGHTS
+    return np.clip(targets, 0.0, 1.0)
 
 
 def _draw(seed: int, stream: str) -> tuple[np.random.Generator, Array, Array]:
@@ -78,7 +82,8 @@ def sample_ood(seed: int) -> Profile:
 
 
 def _person(name: str, weights: tuple[float, ...], modifiers: Mapping[str, float]) -> Profile:
-    return Profile(name=name, weights=weights, modifiers=tuple(modifiers.get(modifier, 0.0) for modifier in MODIFIERS))
+    values = tuple(modifiers.get(modifier, 0.0) for modifier in MODIFIERS)
+    return Profile(name=name, weights=weights, modifiers=values)
 
 
 DISCRETE = [_person(name, person["weights"], person["modifiers"]) for name, person in FIGURES["persons"].items()]

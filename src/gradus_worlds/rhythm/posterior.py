@@ -68,8 +68,10 @@ class ShownStep:
 
     def slopes(self) -> Array:
         """Change of each meter per unit of each modifier in this step, (R, 9, 5)."""
-        slopes = SIGNATURE[:, self.step % len(SLOTS), self.actions].transpose(1, 0, 2).copy()
+        by_action = SIGNATURE[:, self.step % len(SLOTS), self.actions]  # (9, R, 5)
+        slopes = by_action.transpose(1, 0, 2).copy()
         slopes[:, :, PROGRESS] *= vitality_factor(self.before[:, 0])[:, None]
+        # Resilience weakens events, whatever was done.
         slopes[:, _RESILIENCE] -= RESILIENCE * EVENT_EFFECTS[self.events]
         return slopes
 
@@ -77,7 +79,9 @@ class ShownStep:
         """The meters of a neutral person after this step, without noise and before clipping, (R, 5)."""
         actions = BASE[self.step % len(SLOTS), self.actions]
         effects = actions + EVENT_EFFECTS[self.events]
-        effects[:, PROGRESS] += actions[:, PROGRESS] * (vitality_factor(self.before[:, 0]) - 1.0)
+        # Events are felt in full, work by vitality: as in the world's felt_change.
+        loss = vitality_factor(self.before[:, 0]) - 1.0
+        effects[:, PROGRESS] += actions[:, PROGRESS] * loss
         return self.before + effects
 
 
@@ -215,5 +219,7 @@ def _near_a_bound(levels: Array) -> NDArray[np.bool_]:
 
 def _log_interval(miss: Array, soft: Array) -> Array:
     """Log-probability that a value rounds to what was shown, ``miss`` away from its prediction; never quite zero."""
-    inside = expit((miss + ANOMALY_GRID / 2) / soft) - expit((miss - ANOMALY_GRID / 2) / soft)
+    half = ANOMALY_GRID / 2
+    inside = expit((miss + half) / soft) - expit((miss - half) / soft)
+    # Never zero: one step that the model of the world cannot explain must not rule a place out for good.
     return np.log(inside + 1e-6)

@@ -57,7 +57,8 @@ def random_answer(seed: int) -> str:
     """Some legal answer: uniform digits, uniform action."""
     rng = np.random.default_rng(child_seed(seed, "rhythm", "answer"))
     first, second, third = rng.integers(10, size=3)
-    return f"{first} {second} {third} {ACTIONS[int(rng.integers(len(ACTIONS)))]}"
+    action = ACTIONS[int(rng.integers(len(ACTIONS)))]
+    return f"{first} {second} {third} {action}"
 
 
 def _random_action(data: Data, start: EpisodeStart) -> str:
@@ -209,7 +210,7 @@ def planner(
 
     def opened(starts: Sequence[EpisodeStart]) -> Session:
         trials = [_drawn_trials(tries, start) for start in starts]
-        return _PlannerSession([person(start) for start in starts], [beliefs(start) for start in starts], trials)
+        return _PlannerSession(list(map(person, starts)), list(map(beliefs, starts)), trials)
 
     return SessionPolicy(name, opened)
 

@@ -52,10 +52,13 @@ _WORTH = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE  # (9,)
 
 def information_bonus(variance: Array, step: int) -> Array:
     """Returns what each action is expected to teach, in reward, (R, 10), from the modifiers' variance (R, 9)."""
+    sensitivity = _SENSITIVITY[:, step % len(SLOTS)]  # (9, 10)
     # Variance that an observation of known resolution takes away, as in a Kalman filter.
-    signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
+    signal = variance[:, :, None] * sensitivity**2  # (R, 9, 10)
     resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
-    return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
+    worth = np.einsum("rka,k->ra", resolved, _WORTH)
+    # What is learnt late has fewer steps left in which it is of use.
+    return worth * (1.0 - step / STEPS)
 
 
 class BayesSession(WeekSession):
@@ -81,7 +84,8 @@ class BayesSession(WeekSession):
             values = action_values(situation, horizon=_HORIZON)
             actions = normalised(values / _ACTION_TEMPERATURE).tolist()
             for place, shares, action in zip(places, digits, actions, strict=True):
-                spans = [SpanDistribution(name, _DIGITS, share) for name, share in zip(BELIEFS, shares, strict=True)]
+                named = zip(BELIEFS, shares, strict=True)
+                spans = [SpanDistribution(name, _DIGITS, share) for name, share in named]
                 distributions[place] = (*spans, SpanDistribution("action", ACTIONS, action))
         return distributions
 

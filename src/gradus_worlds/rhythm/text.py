@@ -173,15 +173,17 @@ class Wording:
 
     @cached_property
     def _words(self) -> Mapping[str, str]:
-        return dict(zip((*PLAIN.levels, *PLAIN.actions), (*self.levels, *self.actions), strict=True))
+        plain = (*PLAIN.levels, *PLAIN.actions)
+        return dict(zip(plain, (*self.levels, *self.actions), strict=True))
 
     @cached_property
     def forms(self) -> tuple[re.Pattern[str], ...]:
         """Levels before the action, and behind it."""
         level = f"[{self.levels[0]}-{self.levels[-1]}]"
         beliefs = r"\s+".join(f"(?P<{name}>{level})" for name in BELIEFS)
-        first = rf"\s*{beliefs}\s+{_ACTION}\s*"
-        return re.compile(first, re.IGNORECASE), re.compile(rf"\s*{_ACTION}(?:\s+{beliefs})?\s*", re.IGNORECASE)
+        before = rf"\s*{beliefs}\s+{_ACTION}\s*"
+        behind = rf"\s*{_ACTION}(?:\s+{beliefs})?\s*"
+        return re.compile(before, re.IGNORECASE), re.compile(behind, re.IGNORECASE)
 
 
 _ACTION = "(?P<action>[a-z_]+)"

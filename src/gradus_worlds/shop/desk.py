@@ -59,26 +59,33 @@ class DueRule:
 
 @frozen_record
 class Order:
-    """One line of the database. ``status`` is delivered or sent at first, so many days ago."""
+    """One line of the database."""
 
     id: int
     customer: str
     item: str
+    # In euro.
     price: int
+    # Delivered or sent at first; a remedy changes it.
     status: str
+    # So many days ago.
     days: int
 
 
 @frozen_record
 class Case:
-    """One call of a customer. ``reason`` is hidden until asked for; ``wish`` is what they say they want, due or not."""
+    """One call of a customer."""
 
     customer: str
     order: Order
+    # Why they call; hidden until it is asked for.
     reason: str
+    # What they say they want, due or not.
     wish: str
+    # The database: those of the customer and of a neighbor.
     orders: Sequence[Order]
-    rules: Mapping[str, DueRule]  # by reason
+    # By reason.
+    rules: Mapping[str, DueRule]
 
     @property
     def due(self) -> str:
@@ -177,7 +184,8 @@ class Desk:
             share: How much of the price.
         """
         order = self._change(share, "refunded")
-        self._refunds.append((order.id, order.price if share == "full" else order.price // 2))
+        money = order.price if share == "full" else order.price // 2
+        self._refunds.append((order.id, money))
         return f"refunded {share} for {order.id}"
 
     def replace(self) -> str:

@@ -36,7 +36,8 @@ def _service(episode: Episode) -> Reward:
     for index, turn in enumerate(episode.turns):
         for number, call in enumerate(turn.calls, start=1):
             span = f"call_{number}"
-            for component in ("calls", "invalid") if call.fault else ("calls",):
+            costs = ("calls", "invalid") if call.fault else ("calls",)
+            for component in costs:
                 cost = _WEIGHTS[component]
                 if remaining + cost >= 0:
                     remaining += cost

@@ -90,7 +90,8 @@ def _careless(share: float) -> Answer:
             memory["acted"] = False
         decides = "due" in memory and not memory.get("acted")
         if decides and rng.random() < share:
-            text = _settle(memory, rng.choice([remedy for remedy in REMEDIES if remedy != memory["due"]]))
+            wrong = [remedy for remedy in REMEDIES if remedy != memory["due"]]
+            text = _settle(memory, rng.choice(wrong))
         else:
             text = _next(memory)
         is_spoilt = text != DONE and rng.random() < share / 3

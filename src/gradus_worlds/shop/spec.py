@@ -98,7 +98,7 @@ def _vocabulary() -> Vocabulary:
     calls = [ToolCall(name=name, arguments={key: value}) for name, key in tools.items() for value in values[key]]
     calls += [ToolCall(name=name) for name in ("replace", "cancel", "refuse", "customer", "reason", "share")]
     calls += [ToolCall(name="find", arguments={key: value}) for key in ("customer", "item") for value in values[key]]
-    numbers = " ".join(str(number) for number in sorted({*IDS, *DAYS, *PRICES}))
+    numbers = " ".join(map(str, sorted({*IDS, *DAYS, *PRICES})))
     texts = (
         SYSTEM_PROMPT,
         *REASONS.values(),

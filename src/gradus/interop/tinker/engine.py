@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class AdapterEngine:
         with self.slot.wearing(adapter.shape, adapter.weights) as (loaded, parameters), ExitStack() as stack:
             stack.enter_context(tree_attention(loaded.model))
             stack.enter_context(torch.set_grad_enabled(backward))
+            # Sequences share no prefix: each is scored as if it were alone, whatever else is in the batch.
             for batch in microbatches(samples, budget=_PASS_TOKENS, share=False):
                 logprobs = score_tokens(loaded.model, batch.to(loaded.device), PLAIN).logprobs
                 loss_sum = logprobs.new_zeros(())
@@ -158,35 +160,49 @@ def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tup
 
 def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:
     """Samples the answers with these numbers together. Each has randomness of its own."""
-    randomness = [np.random.default_rng(child_seed(order.seed, "sample", number)) for number in numbers]
-    decoder = policy.decoder(len(numbers), stops=order.stops)
+    rows = [_SampledRow(np.random.default_rng(child_seed(order.seed, "sample", number))) for number in numbers]
+    decoder = policy.decoder(len(rows), stops=order.stops)
+    # Texts that end an answer are looked for behind each piece, so that little is sampled in vain.
     piece = min(order.budget, _PIECE) if order.stop_texts else order.budget
-    ids: list[list[int]] = [[] for _ in numbers]
-    logprobs: list[list[float]] = [[] for _ in numbers]
-    ends = ["" for _ in numbers]
     ending = _text_end(policy.loaded.tokenizer, order.stop_texts)
-    while going := [row for row, end in enumerate(ends) if not end]:
-        prompts: list[Prompt] = []
-        for row in going:
-            tokens = [*order.prompt, *ids[row]]
-            past = len(tokens) - 1 if ids[row] else 0  # the last token of an answer is not in the cache yet
-            left = min(piece, order.budget - len(ids[row]))
-            uniforms = randomness[row].random(piece)
-            prompts.append(Prompt(row=row, past=past, new=tuple(tokens[past:]), uniforms=uniforms, budget=left))
-        for row, answer in zip(going, decoder.answer(prompts), strict=True):
-            ids[row] += answer.ids
-            logprobs[row] += answer.logprobs
+    while going := [place for place, row in enumerate(rows) if not row.stop]:
+        prompts = [rows[place].prompt(place, order, piece) for place in going]
+        for place, answer in zip(going, decoder.answer(prompts), strict=True):
+            row = rows[place]
+            row.ids += answer.ids
+            row.logprobs += answer.logprobs
             if not np.isfinite(answer.logprobs).all():
                 raise ApiError("the model's logits are not finite, so nothing can be drawn; load earlier weights")
-            length = ending(ids[row])
+            length = ending(row.ids)
             if length is not None:
-                del ids[row][length:], logprobs[row][length:]
+                del row.ids[length:]
+                del row.logprobs[length:]
             if length is not None or answer.stopped:
-                ends[row] = "stop"
-            elif len(ids[row]) >= order.budget:
-                ends[row] = "length"
-    columns = zip(ids, logprobs, ends, strict=True)
-    return [SampledTokens(ids=tokens, logprobs=values, stop=end) for tokens, values, end in columns]
+                row.stop = "stop"
+            elif len(row.ids) >= order.budget:
+                row.stop = "length"
+    return [SampledTokens(ids=row.ids, logprobs=row.logprobs, stop=row.stop) for row in rows]
+
+
+@dataclass
+class _SampledRow:
+    """One answer on its way."""
+
+    randomness: np.random.Generator
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    # Why it has ended; empty before.
+    stop: str = ""
+
+    def prompt(self, place: int, order: SampleOrder, piece: int) -> Prompt:
+        """What is read before the next piece."""
+        tokens = (*order.prompt, *self.ids)
+        # The last token of an answer is not in the cache yet.
+        past = len(tokens) - 1 if self.ids else 0
+        budget = min(piece, order.budget - len(self.ids))
+        # A whole piece is drawn in any case, so that the next one does not depend on how long this one may be.
+        uniforms = self.randomness.random(piece)
+        return Prompt(row=place, past=past, new=tokens[past:], uniforms=uniforms, budget=budget)
 
 
 def _text_end(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], int | None]:

@@ -19,9 +19,10 @@ _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # bounds of the
 
 @frozen_record
 class ServedLoss:
-    """A loss by its name, and the bounds of its ratio."""
+    """A loss by its name."""
 
     name: str
+    # Bounds of the ratio, if the loss has some.
     clip: tuple[float, float]
 
     @property
@@ -36,11 +37,12 @@ class ServedLoss:
             ratio = (logprobs - inputs["logprobs"]).exp()
             advantages = inputs["advantages"]
             bounded = ratio.clamp(*self.clip)
-            worth = {
-                "importance_sampling": ratio * advantages,
-                "ppo": torch.minimum(ratio * advantages, bounded * advantages),
-                "cispo": bounded.detach() * advantages * logprobs,
-            }[self.name]
+            if self.name == "importance_sampling":
+                worth = ratio * advantages
+            elif self.name == "ppo":
+                worth = torch.minimum(ratio * advantages, bounded * advantages)
+            else:  # cispo, arXiv 2506.13585: the ratio is a weight, and the gradient passes the log-prob alone
+                worth = bounded.detach() * advantages * logprobs
         return -worth * inputs["weights"] if "weights" in inputs else -worth
 
 

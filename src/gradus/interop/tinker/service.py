@@ -122,7 +122,8 @@ class TrainingService:
         self._check_base(request.base_model)
         shape = adapter_shape(request)
         seed = request.lora_config.seed
-        seed = child_seed(self._seed, "adapter", request.model_seq_id) if seed is None else seed
+        if seed is None:
+            seed = child_seed(self._seed, "adapter", request.model_seq_id)
         model = self._add_model(owner, request, shape)
 
         def work() -> Json:
@@ -178,9 +179,11 @@ class TrainingService:
 
         def prepare(model: ServedModel) -> Callable[[], Json]:
             card = self._card(model, "weights", request)
+            overwrites = getattr(request, "overwrite", False)  # not every version of the SDK has it
 
             def work() -> Json:
-                if not getattr(request, "overwrite", False) and self.store.check_path(card.path).exists():
+                # Looked at in the job's turn: an earlier one may have saved under the same name.
+                if not overwrites and self.store.check_path(card.path).exists():
                     raise ValueError(f"{card.path} is there already; choose another name, or set overwrite")
                 return self._save(model, card, model.trained.moments())
 
@@ -220,8 +223,11 @@ class TrainingService:
                 weights, moments = self.store.load(card)
                 if request.optimizer and moments is None:
                     raise ValueError(f"{card.path} holds no state of an optimizer; load its weights alone")
+                # A model that begins here has no adapter yet; what it is drawn with is overwritten.
                 model.adapter = model.adapter or self.engine.new_adapter(model.shape, 0)
-                model.adapter.restore(weights, (moments or {}) if request.optimizer else {})
+                if not request.optimizer or moments is None:
+                    moments = {}
+                model.adapter.restore(weights, moments)
                 return {"type": "load_weights", "path": card.path, "model_id": model.id}
 
             return work
@@ -235,8 +241,9 @@ class TrainingService:
     def weights_info(self, owner: str, path: str) -> Json:
         """Describes a checkpoint as far as a client must know it to load it."""
         card = self.store.card(path, owner)
-        layers = asdict(card.shape)
-        return {"base_model": card.base_model, "is_lora": True, "lora_rank": layers.pop("rank"), **layers}
+        shape = asdict(card.shape)
+        rank = shape.pop("rank")
+        return {"base_model": card.base_model, "is_lora": True, "lora_rank": rank, **shape}
 
     def checkpoints(self, owner: str, model: str | None = None) -> Json:
         """Lists a client's checkpoints, all or those of one model."""
@@ -246,7 +253,8 @@ class TrainingService:
 
     def _card(self, model: ServedModel, kind: str, request: Any) -> SavedAdapter:
         now = time.time()
-        path = f"tinker://{model.id}/{kind}/{request.path or int(now * 1000)}"
+        name = request.path or int(now * 1000)  # without a name, one that no other has
+        path = f"tinker://{model.id}/{kind}/{name}"
         self.store.check_path(path)
         return SavedAdapter(
             path=path,
@@ -271,7 +279,8 @@ class TrainingService:
         self._check_base(request.base_model or (card.base_model if card else ""))
         number = request.sampling_session_seq_id
         fresh = ServedSampler(session=request.session_id, owner=owner, number=number, card=card)
-        return {"type": "create_sampling_session", "sampling_session_id": self._add_sampler(fresh)[0]}
+        sampler_id, _ = self._add_sampler(fresh)
+        return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
 
     def sampler(self, owner: str, sampler_id: str) -> Json:
         """Describes a sampler."""
@@ -280,10 +289,11 @@ class TrainingService:
 
     def sample(self, owner: str, request: Any) -> Json:
         """Samples from a sampler. The same number again is the same request."""
+        number = request.seq_id or 0
         sampler = self._sampler(owner, request.sampling_session_id or "")
-        seed = child_seed(self._seed, "sample", sampler.number, request.seq_id or 0)
+        seed = child_seed(self._seed, "sample", sampler.number, number)
         order = sample_order(request, self.engine, seed)
-        request_id = f"{request.sampling_session_id}:{request.seq_id or 0}"
+        request_id = f"{request.sampling_session_id}:{number}"
 
         def work() -> SampleResult:
             return self.engine.sample(*sampler.weights(self.store), order)
@@ -324,38 +334,47 @@ class TrainingService:
     def _add_model(self, owner: str, request: Any, shape: AdapterShape) -> ServedModel:
         self._session(owner, request.session_id)
         model_id = f"{request.session_id}:train:{request.model_seq_id or 0}"
-        if model_id not in self._models:
-            if not self.engine.slot.supports(shape):
-                raise ApiError(f"the model has no layers for {shape}")
-            self._make_room(self._models, _MOST_MODELS, "models")
-            self._models[model_id] = ServedModel(id=model_id, session=request.session_id, owner=owner, shape=shape)
-            self.jobs.open_line(model_id)
-        return self._models[model_id]
+        # A client that had no answer sends its request again.
+        if model_id in self._models:
+            return self._models[model_id]
+        if not self.engine.slot.supports(shape):
+            raise ApiError(f"the model has no layers for {shape}")
+        self._make_room(self._models, _MOST_MODELS, "models")
+        model = ServedModel(id=model_id, session=request.session_id, owner=owner, shape=shape)
+        self._models[model_id] = model
+        self.jobs.open_line(model_id)
+        return model
 
     def _add_sampler(self, sampler: ServedSampler) -> tuple[str, ServedSampler]:
         sampler_id = f"{sampler.session}:sample:{sampler.number}"
-        if sampler_id not in self._samplers:
-            if sampler.model is not None:
-                snapshots = [key for key, other in self._samplers.items() if other.model is sampler.model]
-                if len(snapshots) >= _MOST_SNAPSHOTS:
-                    del self._samplers[snapshots[0]]
-            self._make_room(self._samplers, _MOST_SAMPLERS, "samplers")
-            self._samplers[sampler_id] = sampler
-        return sampler_id, self._samplers[sampler_id]
+        if sampler_id in self._samplers:
+            return sampler_id, self._samplers[sampler_id]
+        if sampler.model is not None:
+            snapshots = [key for key, other in self._samplers.items() if other.model is sampler.model]
+            if len(snapshots) >= _MOST_SNAPSHOTS:
+                del self._samplers[snapshots[0]]
+        self._make_room(self._samplers, _MOST_SAMPLERS, "samplers")
+        self._samplers[sampler_id] = sampler
+        return sampler_id, sampler
 
     def _make_room(self, things: Mapping[str, Any], most: int, kind: str) -> None:
         """Drops the session that was silent longest if there are too many things. Raises ApiError if none was silent."""
         if len(things) < most:
             return
         session = min(self._sessions, key=lambda name: self._sessions[name].seen)
-        if time.monotonic() - self._sessions[session].seen < _SILENT:
+        silence = time.monotonic() - self._sessions[session].seen
+        if silence < _SILENT:
             raise ApiError(
                 f"this server holds {most} {kind} already; end a client, and try again {_SILENT:.0f} s later"
             )
         del self._sessions[session]
-        for model_id in [key for key, model in self._models.items() if model.session == session]:
-            self._drop_model(model_id)
-        self._samplers = {key: one for key, one in self._samplers.items() if one.session != session}
+        # Copied: models and samplers are taken out on the way.
+        for model_id, model in list(self._models.items()):
+            if model.session == session:
+                self._drop_model(model_id)
+        for sampler_id, sampler in list(self._samplers.items()):
+            if sampler.session == session:
+                del self._samplers[sampler_id]
 
     def _drop_model(self, model_id: str) -> None:
         del self._models[model_id]

@@ -253,6 +253,7 @@ class Decoder:
         """Let rows begin as other ones do."""
         sources = [self._slot_of[source] for source in source_of.values()]
         targets = [self._slot_of[row] for row in source_of]
+        # As far as the longest reaches: what a shorter one has behind its end is overwritten before it is read.
         width = max(self._lengths[source] for source in source_of.values())
         self._cache.copy(sources, targets, width)
         for row, source in source_of.items():

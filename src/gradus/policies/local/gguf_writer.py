@@ -91,10 +91,11 @@ def check_gguf(loaded: LoadedModel) -> None:
             "llama.cpp's convert_hf_to_gguf.py takes the folder that gradus export writes without --gguf"
         )
     rope = config.rope_parameters["rope_type"]
-    if rope not in _SCALED_ROPES or getattr(config, "use_sliding_window", False):
+    slides = getattr(config, "use_sliding_window", False)
+    if rope not in _SCALED_ROPES or slides:
         raise ConfigError(
             f"GGUF files are written of models with full attention and rotary scaling {', '.join(_SCALED_ROPES)}, and this one has {rope} "
-            f"scaling and use_sliding_window = {getattr(config, 'use_sliding_window', False)}"
+            f"scaling and use_sliding_window = {slides}"
         )
     backend = loaded.tokenizer.backend_tokenizer
     kind = type(backend.model).__name__
@@ -177,6 +178,7 @@ def _add_tokenizer(writer: Any, loaded: LoadedModel) -> None:
     tokens, kinds = _token_list(tokenizer, loaded.model.config.vocab_size)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
+    # Older versions of tokenizers write a pair as one text.
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in written["model"]["merges"]]
     writer.add_token_merges(merges)
     renderer = loaded.renderer
@@ -210,6 +212,7 @@ def _token_list(tokenizer: Any, size: int) -> tuple[list[str], list[int]]:
     for token, place in tokenizer.get_vocab().items():
         tokens[place] = token
         kinds[place] = _NORMAL
+    # The vocabulary holds these too; only here is said what they are.
     for place, added in tokenizer.added_tokens_decoder.items():
         tokens[place] = added.content
         kinds[place] = _CONTROL if added.special else _USER_DEFINED
@@ -218,15 +221,19 @@ def _token_list(tokenizer: Any, size: int) -> tuple[list[str], list[int]]:
 
 def _adds_bos(tokenizer: Any) -> bool:
     """Says whether the tokenizer itself puts its first token in front of a text."""
-    return tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    bos = tokenizer.bos_token_id
+    return bos is not None and tokenizer("a")["input_ids"][0] == bos
 
 
 def _jinja(loaded: LoadedModel) -> str:
     """The chat template, with the options that the model was trained with set in front."""
     template = loaded.renderer.dated_tokenizer().chat_template
-    options = {key: value for key, value in loaded.settings.template_options.items() if key != "tools"}
-    head = "".join(f"{{%- set {key} = {json.dumps(value)} -%}}" for key, value in options.items())
-    return head + (template if isinstance(template, str) else PLAIN_TEMPLATE)
+    lines: list[str] = []
+    for key, value in loaded.settings.template_options.items():
+        if key != "tools":  # who calls the model says which it has
+            lines.append(f"{{%- set {key} = {json.dumps(value)} -%}}")
+    lines.append(template if isinstance(template, str) else PLAIN_TEMPLATE)
+    return "".join(lines)
 
 
 # -- for Ollama ---------------------------------------------------------------------------------------------------
@@ -253,7 +260,8 @@ def _modelfile(file: str, loaded: LoadedModel, sampling: SamplingConfig) -> str:
         "num_predict": sampling.max_new_tokens,
     }
     lines += [f"PARAMETER {key} {value}" for key, value in values.items()]
-    lines += [f'PARAMETER stop """{tokenizer.decode([stop])}"""' for stop in sorted(loaded.renderer.stop_ids)]
+    stops = [tokenizer.decode([stop]) for stop in sorted(loaded.renderer.stop_ids)]
+    lines += [f'PARAMETER stop """{stop}"""' for stop in stops]
     return "\n".join(lines) + "\n"
 
 
@@ -266,18 +274,24 @@ def go_template(renderer: ChatTemplate, bos: str) -> str | None:
     first = "zqfirstqz"
     answer = "zqanswerqz"
     second = "zqsecondqz"
-    behind, _, around = renderer.render(renderer.messages(system, first)).partition(system)
-    between, _, frame = around.partition(first)
-    bare, _, _ = renderer.render(renderer.messages("", first)).partition(first)
+    prompt = renderer.render(renderer.messages(system, first))
+    without_system = renderer.render(renderer.messages("", first))
     conversation = renderer.render(renderer.messages(system, first, answer, second))
+    behind, _, around = prompt.partition(system)
+    between, _, frame = around.partition(first)
+    bare = without_system.partition(first)[0]
     middle = conversation.partition(answer)[2].partition(second)[0]
     frame += renderer.lead
     again = "".join((behind, system, between, first, frame, answer, middle, second, frame))
+    # Neither can be written in a template of Go, or in a Modelfile.
     pieces = (behind, between, bare, frame, middle)
     literal = not any("{{" in piece or '"""' in piece for piece in pieces)
     if not literal or again != conversation + renderer.lead:
         return None
-    system_part = f"{{{{ if .System }}}}{behind.removeprefix(bos)}{{{{ .System }}}}{between}{{{{ else }}}}{bare.removeprefix(bos)}{{{{ end }}}}"
+    # Ollama puts the first token in front by itself.
+    behind = behind.removeprefix(bos)
+    bare = bare.removeprefix(bos)
+    system_part = f"{{{{ if .System }}}}{behind}{{{{ .System }}}}{between}{{{{ else }}}}{bare}{{{{ end }}}}"
     user = f"{{{{ .Content }}}}{frame}"
     assistant = f"{{{{ .Content }}}}{middle}"
     turns = f'{{{{ if eq .Role "user" }}}}{user}{{{{ else if eq .Role "assistant" }}}}{assistant}{{{{ end }}}}'

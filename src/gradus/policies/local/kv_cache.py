@@ -114,8 +114,8 @@ class RaggedCache(Cache):
         growth = min(2 * self.capacity, expected)
         self.capacity = max(width + _SLACK, growth)
         for number, old in enumerate(self._buffers):
-            filled = old.shape[2]
-            buffer = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
+            rows, heads, filled, size = old.shape
+            buffer = old.new_empty(rows, heads, self.capacity, size)
             buffer[:, :, :filled] = old
             buffer[:, :, filled:] = 0  # a weight of 0 does not hide what is not a number
             self._buffers[number] = buffer

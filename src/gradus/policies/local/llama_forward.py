@@ -119,6 +119,7 @@ def _mix(module: Any, number: int, attention: _Attention, inputs: Tensor) -> Ten
 
     cos = attention.cos
     sin = attention.sin
+    # In the last layer only some places ask, but all are looked at.
     narrow = attention.at_source
     # Query, key, value in this order: gradients of the inputs are added in the reverse of it.
     query = _rotated(heads(module.q_proj, narrow(inputs)), narrow(cos), narrow(sin))

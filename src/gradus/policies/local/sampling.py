@@ -142,7 +142,8 @@ def _outside_nucleus(scores: Tensor, top_p: float) -> Tensor:
 def _outside_by_sorting(scores: Tensor, top_p: float) -> Tensor:
     ordered, order = scores.sort(dim=-1, descending=True)
     mass = ordered.softmax(-1)
-    mass_before = mass.cumsum(-1) - mass  # a token stays in while this is below top_p: at least one does
+    # A token stays in while this is below top_p: at least one does.
+    mass_before = mass.cumsum(-1) - mass
     outside = torch.zeros_like(scores, dtype=torch.bool)
     return outside.scatter(-1, order, mass_before >= top_p)
 
@@ -190,7 +191,8 @@ def draw_tokens(
     Returns:
         (N,) ids and (N,) their log-probs in nats.
     """
-    if config.greedy:  # no sums over many words for one that is certain
+    # No sums over many words for one that is certain.
+    if config.greedy:
         allowed = logits
         if legal is not None:
             allowed = logits.masked_fill(~legal, NEVER)
@@ -198,7 +200,8 @@ def draw_tokens(
         largest = _of_ids(logits, ids)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         certain = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
-        return ids, certain.where(largest.isfinite(), torch.nan)  # the caller refuses what is not finite
+        # The caller refuses what is not finite.
+        return ids, certain.where(largest.isfinite(), torch.nan)
     if legal is None and not config.truncates and logits.shape[-1] >= MANY_WORDS:
         return _draw_by_blocks(_scaled(logits, config.temperature), uniforms)
     logprobs = sampling_logprobs(logits, config, legal)

@@ -63,11 +63,13 @@ class ToolRenderer:
         self.stop_id = chat.stop_id
         self.lead = chat.lead
         self._listing = tool_listing(tools) if plain and listed else ""
+        # In which of FORMS calls are written, and whether an answer may hold more than one.
         self.form = "json"
         self.several = True
         self._frame = chat.frame_tokens()
         if plain or not tools:
             return
+        # The order matters: each step renders with what the steps before it have found.
         self.form, self._stop_text = self._probe()
         self._frame |= {self._stop_text}
         self._call_stop = chat.ids.encode(self._stop_text)[0]
@@ -265,6 +267,7 @@ class ToolRenderer:
         later, stop = self._following([question])
         turn = call + self._stop_text + result
         end = self.lead + _ANSWER + stop + later
+        # Two alike: a template that drops or renumbers an earlier call is found by the first of them.
         if text != self._start + turn + turn + end:
             raise ConfigError(
                 "the chat template rewrites history: earlier calls, results or schemas are not written as they were, so a later "
@@ -286,12 +289,12 @@ class ToolRenderer:
 
 def tool_listing(tools: Tools) -> str:
     """Returns the system prompt's part on tools, for a template that does not know them."""
-    functions = [tool.get("function", tool) for tool in tools]
-    schemas = [json.dumps(function, ensure_ascii=False) for function in functions]
-    return (
-        "\n".join(["These are the tools:", *schemas]) + "\n"
-        'To call one, answer with one line of JSON and nothing else: {"name": "the tool", "arguments": {"the argument": "its value"}}'
+    schemas = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    how = (
+        "To call one, answer with one line of JSON and nothing else: "
+        '{"name": "the tool", "arguments": {"the argument": "its value"}}'
     )
+    return "\n".join(["These are the tools:", *schemas, how])
 
 
 def _messages(observation: str | Messages) -> Messages:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradus.core import frozen_record
-from gradus_worlds.memory.readers.reading import Notes, Reading, ShownText, judge, judge_text, search_notes
+from gradus_worlds.memory.readers.reading import Notes, Reading, ShownText, judge, judge_text, search_notes, shown_entry
 from gradus_worlds.memory.store.index import ENTRY_B, bm25
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import index_tokens, normalize, token_counts
@@ -53,7 +53,7 @@ def best_entries(memory: Memory, questions: Sequence[str]) -> list[Answered]:
 
 
 def _best_entry(memory: Memory, question: str) -> Answered:
-    texts = [ShownText(id=entry.id, text=entry.content, timestamp=entry.timestamp) for entry in memory.entries.values()]
+    texts = [shown_entry(entry) for entry in memory.entries.values()]
     if memory.core:
         texts.append(ShownText(id=None, text=memory.core))
     # Each word counts once: a long entry that repeats one is no better an answer.
@@ -91,5 +91,6 @@ class ModelReader:
 
 
 def _prompt(question: str, notes: Notes) -> str:
-    listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
+    lines = [f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes]
+    listed = "\n".join(lines or ["- (nothing)"])
     return f"Memory:\n{listed}\n\nQuestion: {question}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradus.core import frozen_record
 from gradus_worlds.memory.readers.claims import claim_of, values_of
-from gradus_worlds.memory.store.memory import Memory
+from gradus_worlds.memory.store.memory import Entry, Memory
 from gradus_worlds.memory.text import (
     content_words,
     count_words,
@@ -198,8 +198,13 @@ def _look_up(notes: Notes, slot: Slot, question: Question) -> tuple[list[str], s
 def search_notes(memory: Memory, query: str, *, banks: int = BANKS, entries: int = ENTRIES) -> list[ShownText]:
     """Returns the core, if there is one, and the entries that the two-layer search finds."""
     core = [ShownText(id=None, text=memory.core)] if memory.core else []
-    best = [hit.entry for hit in memory.search(query, banks=banks, entries=entries)]
-    return core + [ShownText(id=entry.id, text=entry.content, timestamp=entry.timestamp) for entry in best]
+    hits = memory.search(query, banks=banks, entries=entries)
+    return core + [shown_entry(hit.entry) for hit in hits]
+
+
+def shown_entry(entry: Entry) -> ShownText:
+    """An entry as a reader sees it."""
+    return ShownText(id=entry.id, text=entry.content, timestamp=entry.timestamp)
 
 
 def _read(memory: Memory, query: str, hops: int = 1) -> list[ShownText]:

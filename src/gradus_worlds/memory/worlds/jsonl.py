@@ -24,6 +24,7 @@ from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 CHUNK_WORDS = 120
 _SESSION = re.compile(r"session_(\d+)")
+# The id of a turn, also as some files garble it: D1:3, D:1:3, D1 : 3.
 _EVIDENCE = re.compile(r"D\s*:?\s*(\d+)\s*:\s*(\d+)")
 
 
@@ -114,16 +115,19 @@ def _known_answers(answers: Iterable[str]) -> tuple[str, ...]:
 def _world(name: str, chunks: Sequence[Chunk], questions: Sequence[Question]) -> World:
     """A world whose chunks have their gold facts: each known answer belongs to the chunk that its first evidence names, or else to
     the first chunk in which it stands."""
+    # A dict keeps each fact once and in order: several questions may ask for one.
     facts: list[dict[Fact, None]] = [{} for _ in chunks]
     for question in questions:
         if question.unknown:
             continue
         answer = question.answers[0]
         places = [item.chunk for item in question.evidence]
-        places += [index for index, chunk in enumerate(chunks) if substring_match(chunk.text, answer)]
+        if not places:
+            places = [index for index, chunk in enumerate(chunks) if substring_match(chunk.text, answer)]
         if places:
             facts[places[0]][Fact(value=answer)] = None
-    with_facts = [replace(chunk, facts=tuple(row)) for chunk, row in zip(chunks, facts, strict=True)]
+    pairs = zip(chunks, facts, strict=True)
+    with_facts = [replace(chunk, facts=tuple(row)) for chunk, row in pairs]
     return World(name=name, chunks=with_facts, questions=questions)
 
 
@@ -186,7 +190,7 @@ class _LocomoQuestion(BaseModel):
         answers = [] if self.category == 5 or self.answer is None else [str(self.answer)]
         # Some files join several ids in one text, or garble them; what is no turn is left out.
         pairs = _EVIDENCE.findall(json.dumps(self.evidence))
-        ids = dict.fromkeys(f"D{int(session)}:{int(turn)}" for session, turn in pairs)
+        ids = dict.fromkeys(f"D{int(session)}:{int(turn)}" for session, turn in pairs)  # each once, in order
         category = self.category or 0
         return Question(
             text=self.question.strip(),
@@ -208,7 +212,8 @@ class _LocomoConversation(BaseModel):
             match = _SESSION.fullmatch(key)
             if match and turns:
                 date = self.conversation.get(f"{key}_date_time")
-                sessions.append((int(match[1]), date, [_Turn.model_validate(turn) for turn in turns]))
+                validated = [_Turn.model_validate(turn) for turn in turns]
+                sessions.append((int(match[1]), date, validated))
         return sorted(sessions, key=lambda session: session[0])
 
 
@@ -234,15 +239,19 @@ def _conversation(data: Any, place: int, path: str) -> World:
     chunks: list[Chunk] = []
     evidence: dict[str, Evidence] = {}
     for number, date, turns in sessions:
-        words = CHUNK_WORDS  # a session begins a chunk
+        room = 0  # words that the last chunk still takes; a session begins a new one
         for index, turn in enumerate(turns, 1):
             text = turn.line()
-            words += len(text.split())
-            if words > CHUNK_WORDS:
+            words = len(text.split())
+            if words > room:
                 chunks.append(Chunk(text=text, timestamp=date))
-                words = len(text.split())
+                room = CHUNK_WORDS
             else:
-                chunks[-1] = replace(chunks[-1], text=f"{chunks[-1].text}\n{text}")
-            evidence[turn.dia_id or f"D{number}:{index}"] = Evidence(chunk=len(chunks) - 1, text=text)
+                longer = f"{chunks[-1].text}\n{text}"
+                chunks[-1] = replace(chunks[-1], text=longer)
+            room -= words
+            # Files of others may leave out the ids of turns.
+            turn_id = turn.dia_id or f"D{number}:{index}"
+            evidence[turn_id] = Evidence(chunk=len(chunks) - 1, text=text)
     questions = [question.record(evidence) for question in conversation.qa]
     return _world(conversation.sample_id or f"conversation-{place}", chunks, questions)

@@ -121,11 +121,13 @@ class _Writer:
         self.people = [name.capitalize() for name in names]
         self.spare = [word for word in lexicon if word not in names]
         # New words first: two values of one slot should differ.
-        self.words = iter(self.rng.sample(self.spare, min(len(self.spare), 16 + 4 * config.chunks)))
+        new_words = min(len(self.spare), 16 + 4 * config.chunks)
+        self.words = iter(self.rng.sample(self.spare, new_words))
         nouns = list(ATTRIBUTES)
         self.slots: list[Key] = []
         for person in self.people:
-            self.slots += [(person, noun) for noun in self.rng.sample(nouns, config.attributes)]
+            drawn = self.rng.sample(nouns, config.attributes)
+            self.slots += [(person, noun) for noun in drawn]
         self.timeline = Timeline()
 
     def world(self) -> World:
@@ -175,13 +177,15 @@ class _Writer:
 
     def _slots_for(self, kind: str, session: _Session) -> list[Key]:
         """Slots that an event of this kind can be about, given who is talking."""
-        by_others = kind in ("tell", "change", "rumour", "repeat") and self.rng.random() < self.config.third_person
-        people = self.people if by_others or kind == "rumour" else session.speakers
+        of_absent = kind in ("tell", "change", "rumour", "repeat") and self.rng.random() < self.config.third_person
+        people = self.people if of_absent or kind == "rumour" else session.speakers
         slots = [slot for person in people for slot in self.slots if slot[0] == person]
+        current = self.timeline.current
+        # What is changed or taken back must be known, and what is told must be new.
         if kind in ("change", "correct", "retract", "repeat"):
-            return [slot for slot in slots if slot in self.timeline.current]
+            return [slot for slot in slots if slot in current]
         if kind == "tell":
-            return [slot for slot in slots if slot not in self.timeline.current]
+            return [slot for slot in slots if slot not in current]
         return slots
 
     def _lines(self, kind: str, slot: Key, session: _Session) -> str:
@@ -204,7 +208,8 @@ class _Writer:
             evidence = Evidence(chunk=session.index, text=lines[-1])
             new = None if kind == "retract" else HeldValue(value=value, since=session.today, evidence=evidence)
             self.timeline.set(slot, new, changed=kind == "change")
-            session.facts.append(Fact(value=new.value if new else None, slot=self.timeline.slot(slot)))
+            kept = None if new is None else value
+            session.facts.append(Fact(value=kept, slot=self.timeline.slot(slot)))
         return "\n".join(lines)
 
     def _line(self, kind: str, slot: Key, value: str, session: _Session) -> str:
@@ -217,8 +222,9 @@ class _Writer:
         texts = [*voices[voice]]
         if kind == "tell":
             texts += getattr(ATTRIBUTES[noun], voice)
-        speaker = person if mine else self.rng.choice([name for name in session.speakers if name != person])
-        return f"{speaker}: " + self.rng.choice(texts).format(n=person, v=value, a=noun)
+        others = [name for name in session.speakers if name != person]
+        speaker = person if mine else self.rng.choice(others)
+        return self._said_by(speaker, texts, slot, value)
 
     def _falsehood(self, slot: Key, truth: str, session: _Session) -> str:
         """Somebody says something false of a person who is present."""
@@ -226,8 +232,13 @@ class _Writer:
         value = self._value(slot, but=truth)
         self.timeline.spoken(slot, value)
         speaker = next(name for name in session.speakers if name != person)
-        texts = (*WRAPPERS["tell"]["theirs"], *ATTRIBUTES[noun].theirs)
-        return f"{speaker}: " + self.rng.choice(texts).format(n=person, v=value, a=noun)
+        texts = [*WRAPPERS["tell"]["theirs"], *ATTRIBUTES[noun].theirs]
+        return self._said_by(speaker, texts, slot, value)
+
+    def _said_by(self, speaker: str, texts: Sequence[str], slot: Key, value: str) -> str:
+        person, noun = slot
+        text = self.rng.choice(texts).format(n=person, v=value, a=noun)
+        return f"{speaker}: {text}"
 
     def _value(self, slot: Key, *, but: str | None = None) -> str:
         """A value that the slot does not hold, and not ``but``."""
@@ -242,9 +253,10 @@ class _Writer:
 
     def _small_talk(self, session: _Session) -> str:
         speaker, listener = self.rng.sample(session.speakers, 2)
-        text = self.rng.choice(CHAT)
-        word = self.rng.choice(self.spare) if "{w}" in text else ""
-        return f"{speaker}: " + text.format(n=listener, w=word)
+        template = self.rng.choice(CHAT)
+        word = self.rng.choice(self.spare) if "{w}" in template else ""
+        text = template.format(n=listener, w=word)
+        return f"{speaker}: {text}"
 
 
 _RESERVED = reserved_words()
