@@ -131,7 +131,8 @@ def _document(path: Path, kind: type[D]) -> D | None:
 def _data_card(repository: str, lessons: Path) -> str:
     """The card of the teacher's episodes, which says who answered what and how well."""
     stored = read_episodes(lessons)
-    rewards = [each.reward_value for each in stored.episodes if each.reward_value is not None]
+    values = [episode.reward_value for episode in stored.episodes]
+    rewards = [value for value in values if value is not None]
     mean = f"{fsum(rewards) / len(rewards):.3f}" if rewards else "unknown"
     turns = sum(len(episode.turns) for episode in stored.episodes)
     head = DatasetCardData(tags=["gradus", "reinforcement-learning"], task_categories=["text-generation"])
@@ -177,7 +178,8 @@ def _question(model: Path, settings: ModelSettings) -> Question:
 
 def _left_out(path: Path) -> bool:
     """Hidden files and what a writer left half done."""
-    return any(part.startswith(".") for part in path.parts) or path.name.endswith(_LEFT_OUT)
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return is_hidden or path.name.endswith(_LEFT_OUT)
 
 
 def upload(plan: PushPlan, *, endpoint: str | None = None, token: str | None = None) -> str:

@@ -88,7 +88,8 @@ class RunningAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
         # An instance with a coroutine __call__ is a coroutine agent too.
-        if inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__):
+        is_coroutine = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
+        if is_coroutine:
             self._coroutine = asyncio.run_coroutine_threadsafe(self._run_coroutine(), _loop())
         else:
             threading.Thread(target=self._run, name="gradus-agent", daemon=True).start()
@@ -143,12 +144,14 @@ class RunningAgent:
             env={**os.environ, **_environment_of(url, key)},
             start_new_session=True,
         )
-        out, err = _talked(self._process, json.dumps(self._task, default=str).encode())
+        task = json.dumps(self._task, default=str).encode()
+        output, errors = _talked(self._process, task)
         if self._process.returncode:
+            lines = errors.decode("utf-8", "replace").strip().splitlines()
             # The last line of a traceback names the error.
-            last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise CommandError(self._process.returncode, " ".join(last)[:500])
-        text = out.decode("utf-8", "replace").strip()
+            last = lines[-1] if lines else ""
+            raise CommandError(self._process.returncode, last[:500])
+        text = output.decode("utf-8", "replace").strip()
         try:
             return json.loads(text)
         except ValueError:
@@ -209,7 +212,8 @@ def _in_process(app: Any) -> Any:
 
 
 def _fault(error: BaseException) -> Ended:
-    return Ended(fault=f"the agent raised {type(error).__name__}: {error}"[:2000], error=error)
+    sentence = f"the agent raised {type(error).__name__}: {error}"
+    return Ended(fault=sentence[:2000], error=error)
 
 
 @cache
@@ -287,9 +291,10 @@ class AgentEnvironment:
         is_delivered = call.settle(answer)
         # Else the agent's text lacks what the policy said.
         if is_delivered and not action.at_stop:
+            # A client that begins the answer itself sends both parts back as one.
             message = replace(answer.message, content=call.asked.prefill + answer.message.content)
             key = conversation_key(call.asked, [*call.messages, message])
-            self._answered[key] = self._turns, [one.id for one in calls]
+            self._answered[key] = (self._turns, [one.id for one in calls])
         self._turns += 1
         self._tokens += action.usage.completion_tokens if action.usage else 0
         observation = await self._next(self._inbox)

@@ -244,9 +244,13 @@ class EnvironmentSession:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
         text = action.get("text")
         self._open = False  # also if the environment raises
-        result = environment.step(text) if isinstance(text, str) else self._typed(environment, action)
+        if isinstance(text, str):
+            result = environment.step(text)
+            answer = text
+        else:
+            result = self._typed(environment, action)
+            answer = dumps(dict(action))
         observation = received(result, "step", plain_data=getattr(environment, "plain_data", False))
-        answer = text if isinstance(text, str) else dumps(dict(action))
         self._steps.append((answer, observation))
         # A limit of rollouts alone would let a client play on for ever.
         if not observation.terminated and len(self._steps) >= self._spec.max_turns:
@@ -261,7 +265,8 @@ class EnvironmentSession:
     def _typed(self, environment: Environment, action: Json) -> Observation:
         """Take typed fields. If they do not fit, the client is told so, and the episode goes on."""
         step: Callable[[Json], Observation] | None = getattr(environment, "step_typed", None)
-        fields = {name: value for name, value in action.items() if name != "metadata"}  # stock clients send it, empty
+        fields = dict(action)
+        fields.pop("metadata", None)  # stock clients send it, empty
         try:
             if step is None or not fields:
                 raise ValueError(f'expected {{"text": "..."}} or the fields of GET /schema, got {sorted(action)}')

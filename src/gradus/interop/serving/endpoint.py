@@ -125,7 +125,8 @@ class _Chats:
     def _begin(self, http: Request, body: Json) -> tuple[ChatRequest, Sequence[Choice]]:
         request = parse_chat(body, self._backend.overruled)
         choices = self._backend.ask(_key_of(http), request)
-        return request.model_copy(update={"model": request.model or self._backend.card()["id"]}), choices
+        model = request.model or self._backend.card()["id"]
+        return request.model_copy(update={"model": model}), choices
 
 
 async def _stream(events: AsyncIterator[str]) -> Response:
@@ -176,7 +177,8 @@ def _json_object(raw: bytes) -> Json:
 
 def _key_of(http: Request) -> str:
     """The key that a client sent, in OpenAI's or in Anthropic's header."""
-    return http.headers.get("authorization", "").removeprefix("Bearer ") or http.headers.get("x-api-key", "")
+    bearer = http.headers.get("authorization", "").removeprefix("Bearer ")
+    return bearer or http.headers.get("x-api-key", "")
 
 
 def _guarded(backend: Backend, handle: Handler) -> Handler:

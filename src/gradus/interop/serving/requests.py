@@ -181,12 +181,13 @@ class CompletionRequest(RequestBody):
 
 def parse_chat(body: Json, overruled: Collection[str]) -> ChatRequest:
     """The request for a chat. ``overruled``: parameters that the server decides whatever a client says, which it is told once."""
-    # The body without what the run decides.
-    ignored = {name: value for name, value in body.items() if name in overruled and value is not None}
-    for name in ignored:
-        _tell_overruled(name)
-    ours = {name: value for name, value in body.items() if name not in ignored}
-    return parse_body(ChatRequest, {**ours, "ignored": ignored})
+    fields = dict(body)
+    ignored: JsonDict = {}
+    for name, value in body.items():
+        if name in overruled and value is not None:
+            ignored[name] = fields.pop(name)
+            _tell_overruled(name)
+    return parse_body(ChatRequest, {**fields, "ignored": ignored})
 
 
 @cache
@@ -293,6 +294,7 @@ def read_messages(messages: Sequence[Json]) -> tuple[list[Message], str]:
     calls: dict[str, ToolCall] = {}
     for number, message in enumerate(chat):
         for place, call in enumerate(message.calls):
+            # Nine letters and digits, which is all that some templates take.
             calls[call.id] = replace(call, id=f"c{number:04d}{place:04d}")
     return [_message(message, calls) for message in chat], prefill
 

@@ -37,8 +37,9 @@ def conversation_ids(
     Raises ApiError for what cannot be read or rendered.
     """
     chat, prefill = read_messages(messages)
+    texts = [message.content for message in chat]
     # Tools stand in the prompt too.
-    check_length(loaded, [json.dumps(tools), *(message.content for message in chat)], "messages")
+    check_length(loaded, [json.dumps(tools), *texts], "messages")
     try:
         prompt = prompt_ids(_renderer(loaded, tools, chat), loaded.settings.system_prompt, chat)
     except PolicyError as error:
@@ -124,7 +125,9 @@ class ReplyText:
 
     def _up_to_stop(self, last: Sampled) -> str:
         """The text as all tokens together spell it, up to a stop string; sets ``finish`` if this is its end."""
-        text = self._decode(self.ids[:-1] if last.finish == "stop" else self.ids)
+        # The stop token itself is no part of the text.
+        ids = self.ids[:-1] if last.finish == "stop" else self.ids
+        text = self._decode(ids)
         # The first of several stop strings counts.
         places = [text.find(stop, self._begin) for stop in self._stops]
         end = min((place for place in places if place >= 0), default=None)

@@ -48,10 +48,12 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 
 def of_class(kind: type) -> EnvironmentSpec:
     """Returns the environment of a class of Gymnasium's: its actions are numbers, and what it draws as text is shown."""
+    name = kind.__name__
     parameters = inspect.signature(kind).parameters
-    draws = "render_mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    options = _drawn_as_text(kind) if draws else {}
-    return _spec(kind.__name__.lower(), kind.__name__, lambda: kind(**options), turns=getattr(kind, "max_turns", None))
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    takes_mode = takes_any or "render_mode" in parameters
+    options = _drawn_as_text(kind) if takes_mode else {}
+    return _spec(name.lower(), name, lambda: kind(**options), turns=getattr(kind, "max_turns", None))
 
 
 def _spec(full_name: str, name: str, make: Callable[[], Any], *, turns: int | None = None) -> EnvironmentSpec:
@@ -120,8 +122,9 @@ class GymnasiumText(ClassEnvironment):
         if self.inner.render_mode != "ansi":
             return as_text(observation)
         drawing = str(self.inner.render())
+        colors = set(_COLORS.findall(drawing)).difference(_ENDS)
         # One color marks a single thing; several must be told apart.
-        self._colored = len(set(_COLORS.findall(drawing)).difference(_ENDS)) > 1
+        self._colored = len(colors) > 1
         return _COLORS.sub(lambda code: self._mark(code[1]), drawing).strip()
 
     def _mark(self, code: str) -> str:

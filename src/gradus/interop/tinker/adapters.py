@@ -104,9 +104,13 @@ class AdapterSlot:
         self.shape = shape
 
     def _parameters(self) -> dict[str, nn.Parameter]:
+        """The adapter's parameters, by the names that they have in a folder of peft's."""
         mark = f".{self._name}."
-        named = self._loaded.model.named_parameters()
-        return {name.replace(mark, "."): parameter for name, parameter in named if "lora_" in name and mark in name}
+        parameters: dict[str, nn.Parameter] = {}
+        for name, parameter in self._loaded.model.named_parameters():
+            if "lora_" in name and mark in name:
+                parameters[name.replace(mark, ".")] = parameter
+        return parameters
 
 
 def _linear_layers(causal: Any) -> dict[str, str]:
@@ -144,10 +148,12 @@ class TrainedAdapter:
     def add_gradients(self, parameters: Weights) -> None:
         """Takes the gradients that passes left in the model's ``parameters``."""
         for name, parameter in parameters.items():
-            if parameter.grad is not None:
-                mine = self.weights[name]
-                mine.grad = parameter.grad if mine.grad is None else mine.grad + parameter.grad
-                parameter.grad = None
+            if parameter.grad is None:
+                continue
+            weight = self.weights[name]
+            weight.grad = parameter.grad if weight.grad is None else weight.grad + parameter.grad
+            # The model's parameters are lent to all adapters in turn.
+            parameter.grad = None
 
     def step(self, settings: Mapping[str, Any], clip: float) -> float:
         """Takes one step of AdamW; returns the gradient's norm before it was clipped to ``clip`` (0: not at all).

@@ -76,6 +76,7 @@ class CheckpointStore:
         """Reads the card of a client's checkpoint. Raises ApiError, 404, if this client has none there."""
         file = self.check_path(path) / _CARD
         card = _read_card(file) if file.is_file() else None
+        # One refusal for all, so that nobody learns what others have.
         if card is None or card.owner != owner or _expired(card):
             raise ApiError(f"you have no checkpoint {path}; GET /api/v1/checkpoints lists yours", status=404)
         return card

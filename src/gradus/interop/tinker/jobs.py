@@ -104,6 +104,7 @@ class JobQueue:
             raise ApiError(f"{_MOST_WAITING} requests wait already; ask again later", status=429)
         self._jobs[request_id] = job
         if len(self._jobs) > _MOST_KEPT:
+            # There is one: fewer may wait than are kept.
             oldest = next(key for key, other in self._jobs.items() if other.result.done())
             del self._jobs[oldest]
         return True

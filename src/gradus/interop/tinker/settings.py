@@ -42,7 +42,10 @@ def adam_settings(request: Any) -> tuple[dict[str, Any], float]:
         raise ApiError("this server has the optimizer adamw; send adam_params")
     betas = (params.beta1, params.beta2)
     others = (params.learning_rate, params.eps, params.weight_decay, params.grad_clip_norm)
-    if not all(0 <= beta < 1 for beta in betas) or not all(0 <= value < math.inf for value in others):
+    are_betas = all(0 <= beta < 1 for beta in betas)
+    # Also false for what is not a number.
+    are_finite = all(0 <= value < math.inf for value in others)
+    if not are_betas or not are_finite:
         raise ApiError("adam_params: betas are from 0 to below 1, the other numbers finite and not below 0")
     settings = {"lr": params.learning_rate, "betas": betas, "eps": params.eps, "weight_decay": params.weight_decay}
     return settings, params.grad_clip_norm
@@ -56,16 +59,18 @@ def sample_order(request: Any, engine: AdapterEngine, seed: int) -> SampleOrder:
     prompt = token_ids(request.prompt)
     params = request.sampling_params
     scored = bool(request.prompt_logprobs or request.topk_prompt_logprobs)
-    context = engine.loaded.context or len(prompt) + 2**16
+    context = engine.loaded.context or len(prompt) + 2**16  # a model without a limit answers at most so long
     budget = params.max_tokens or context - len(prompt)
     # The first token of a prompt has no log-prob, so one that is scored needs a second.
     if len(prompt) < 1 + scored or budget < 1 or len(prompt) + budget > context:
         raise ApiError(f"a prompt of {len(prompt)} tokens and max_tokens {budget} do not fit 1 to {context} tokens")
     check_ids(prompt, engine.vocabulary)
-    if not 1 <= request.num_samples <= _MOST_SAMPLES or not 0 <= request.topk_prompt_logprobs <= _MOST_LIKELIEST:
+    likeliest = request.topk_prompt_logprobs
+    if not 1 <= request.num_samples <= _MOST_SAMPLES or not 0 <= likeliest <= _MOST_LIKELIEST:
         raise ApiError(f"num_samples is 1 to {_MOST_SAMPLES}, topk_prompt_logprobs 0 to {_MOST_LIKELIEST}")
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
     usual = engine.loaded.renderer.stop_ids
+    # Every text holds the empty one.
     if stops is not None and (len(stops) > _MOST_STOPS or "" in stops):
         raise ApiError(f"stop takes up to {_MOST_STOPS} token ids or texts, none of them empty")
     return SampleOrder(
@@ -77,7 +82,7 @@ def sample_order(request: Any, engine: AdapterEngine, seed: int) -> SampleOrder:
         stop_texts=[stop for stop in stops or () if isinstance(stop, str)],
         seed=seed if params.seed is None else params.seed,
         prompt_logprobs=scored,
-        likeliest=min(request.topk_prompt_logprobs, engine.vocabulary),
+        likeliest=min(likeliest, engine.vocabulary),
     )
 
 
