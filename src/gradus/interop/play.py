@@ -109,6 +109,7 @@ def play_app(exploit: ExploitPage) -> Starlette:
             return JSONResponse({"error": f"a completion has at most {_LETTERS:,} characters"}, status_code=413)
         return JSONResponse(await run_in_threadpool(exploit.scores, attempt.completion))
 
-    app = Starlette(routes=[Route("/", page), Route("/state", state), Route("/score", score, methods=["POST"])])
+    routes = [Route("/", page), Route("/state", state), Route("/score", score, methods=["POST"])]
+    app = Starlette(routes=routes)
     app.add_middleware(Guard)  # pyright: ignore[reportArgumentType]
     return app

@@ -122,15 +122,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Guard:
-    """ASGI middleware. ``hosts``: names that Host and Origin may have, None for any. ``largest_body``: bytes of a request.
-
-    Bodies of requests under way hold at most sixteen times that together; what goes beyond is refused with status 503. A client that
-    does not read its answer for a minute is let go.
-    """
+    """ASGI middleware that limits what a server lets in. A client that does not read its answer for a minute is let go."""
 
     app: ASGIApp
     _: KW_ONLY
+    # Names that Host and Origin may have; None for any.
     hosts: Collection[str] | None = LOOPBACK
+    # Bytes of a request. Those under way hold at most sixteen times that together; what goes beyond is refused with status 503.
     largest_body: int = 4 * 2**20
     load: Load = field(default_factory=Load)
 

@@ -96,6 +96,7 @@ EVENT_EFFECTS: Array = np.array([event["effect"] for event in FIGURES["events"].
 def _base() -> Array:
     """(4, 11, 5): slot, action (the last is nothing), meter."""
     table = np.zeros((len(SLOTS), len(ACTIONS) + 1, len(METERS)))
+    # The last action has no effect, so its row stays zero.
     table[:, :NOTHING] = list(FIGURES["effects"].values())
     shares = FIGURES["by_slot"]
     for name in _WORK:
@@ -112,16 +113,19 @@ def _signature() -> Array:
     """(9, 4, 11, 5): the change per unit of each modifier."""
     table = np.zeros((len(MODIFIERS), *BASE.shape))
     for modifier, actions in FIGURES["signature"].items():
+        by_action = table[MODIFIERS.index(modifier)]  # (4, 11, 5)
         for action, sizes in actions.items():
             for letter, size in sizes.items():
-                table[MODIFIERS.index(modifier), :, ACTION_INDEX[action], LETTERS.index(letter)] = size
+                by_action[:, ACTION_INDEX[action], LETTERS.index(letter)] = size
+    # Peaks hold in one slot: a morning person works better in the morning.
     for modifier, slots in FIGURES["peaks"].items():
-        for slot, share in slots.items():
-            cells = table[MODIFIERS.index(modifier), SLOTS.index(slot)]
+        by_slot = table[MODIFIERS.index(modifier)]
+        for name, share in slots.items():
+            slot = SLOTS.index(name)
             for action, cognition in FIGURES["peak_cognition"].items():
                 index = ACTION_INDEX[action]
-                cells[index, PROGRESS] = share * BASE[SLOTS.index(slot), index, PROGRESS]
-                cells[index, COGNITION] = share * cognition
+                by_slot[slot, index, PROGRESS] = share * BASE[slot, index, PROGRESS]
+                by_slot[slot, index, COGNITION] = share * cognition
     return table
 
 

@@ -442,7 +442,8 @@ def _with_ids(results: Sequence[Message], before: Sequence[Message], ids: Sequen
     """Returns the messages behind an answer; results of its calls get the ids that the model's own calls have."""
     if not before:
         return list(results)
-    id_of = dict(zip((call.id for call in before[-1].calls), ids, strict=False))
+    written = [call.id for call in before[-1].calls]
+    id_of = dict(zip(written, ids, strict=False))
     return [replace(one, call_id=id_of.get(one.call_id, one.call_id)) for one in results]
 
 

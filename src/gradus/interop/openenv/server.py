@@ -68,9 +68,9 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
         "info": {"title": f"Gradus environment {spec.name}", "version": "1.0.0"},
         "paths": dict.fromkeys(pages, answered),
     }
-    routes = [WebSocketRoute("/ws", serve), *(_page(path, value) for path, value in pages.items())]
+    routes = [_page(path, value) for path, value in pages.items()]
     routes.append(_page("/mcp", _NO_MCP, method="POST"))
-    app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts)])
+    app = Starlette(routes=[WebSocketRoute("/ws", serve), *routes], middleware=[Middleware(servers.Guard, hosts=hosts)])
     app.state.places = places
     return app
 

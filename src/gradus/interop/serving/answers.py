@@ -20,14 +20,14 @@ _PIECE = re.compile(r"\s*\S+\s*|\s+")
 
 @frozen_record
 class ChatAnswer:
-    """A whole answer: the message as the client gets it, why it ended, and the tokens it took.
+    """A whole answer."""
 
-    ``tokens``: text and log-prob of each one, if the client asked for them.
-    """
-
+    # As the client gets it.
     message: Message
+    # Why it ended: stop, length or tool_calls.
     finish: str
     usage: Usage
+    # Text and log-prob of each token, if the client asked for them.
     tokens: Sequence[tuple[str, float]] = ()
 
 

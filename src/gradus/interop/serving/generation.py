@@ -31,10 +31,12 @@ _SCORED = 256  # tokens of a prompt whose log-probs are computed at once
 
 @frozen_record
 class Sampled:
-    """One token, with the log-prob of what it was drawn from, 0 if it is greedy. ``finish``: stop or length, at the last."""
+    """One token."""
 
     id: int
+    # Of the distribution that it was drawn from; 0 if it is greedy.
     logprob: float
+    # Stop or length, at the last.
     finish: str | None = None
 
 

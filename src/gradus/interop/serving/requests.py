@@ -111,7 +111,7 @@ class ResponseFormat(BaseModel):
 
 
 class ChatRequest(RequestBody):
-    """``POST /v1/chat/completions``. ``ignored``: what the client asked for and the server decides."""
+    """``POST /v1/chat/completions``."""
 
     messages: list[JsonDict] = Field(min_length=1, max_length=_MOST_MESSAGES)
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, strict=True)
@@ -122,6 +122,7 @@ class ChatRequest(RequestBody):
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=0)
+    # What the client asked for and the server decides.
     ignored: JsonDict = {}
 
     @property
@@ -163,18 +164,17 @@ class ChatRequest(RequestBody):
 
 
 class CompletionRequest(RequestBody):
-    """``POST /v1/completions``. A prompt is a text or a list of token ids; a list of prompts has an answer for each.
+    """``POST /v1/completions``."""
 
-    ``echo``: the prompt is part of the answer, its log-probs too. ``logprobs`` asks for those of the tokens and, from 1 on, for the
-    likeliest token at each place. ``max_tokens`` may be 0 with ``echo``.
-    """
-
+    # A text or a list of token ids; a list of prompts has an answer for each.
     prompt: str | list[int] | list[str] | list[list[int]]
     budget: int | None = Field(
         default=None, ge=0, le=_MOST_TOKENS, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
     )
     n: int | None = Field(default=None, ge=1, le=1, strict=True)
+    # The prompt is part of the answer, its log-probs too; max_tokens may then be 0.
     echo: bool | None = None
+    # Log-probs of the tokens are given and, from 1 on, the likeliest token at each place.
     logprobs: int | None = Field(default=None, ge=0, le=1)
     return_token_ids: bool | None = None  # vLLM's
 
@@ -310,5 +310,7 @@ def _message(message: _ChatMessage, calls: Mapping[str, ToolCall]) -> Message:
     # Clients send null content beside calls, and nowhere else.
     if message.content is None and not message.tool_calls:
         raise ApiError(f"messages: a message of the {message.role} has no content", param="messages")
+    # OpenAI's newer name for the same.
     role = "system" if message.role == "developer" else message.role
-    return Message(role=role, content=message.text, calls=tuple(calls[call.id] for call in message.calls))
+    renamed = [calls[call.id] for call in message.calls]
+    return Message(role=role, content=message.text, calls=tuple(renamed))

@@ -102,9 +102,9 @@ def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, 
 
 def _reward(episode: Episode) -> Reward:
     values = [turn.env_reward or 0.0 for turn in episode.turns]
-    terms = tuple((RewardTerm(component="return", value=value),) if value else () for value in values)
     total = fsum(values)
-    return Reward(grader="return", value=total, components={"return": total}, terms=terms)
+    terms = [(RewardTerm(component="return", value=value),) if value else () for value in values]
+    return Reward(grader="return", value=total, components={"return": total}, terms=tuple(terms))
 
 
 def _missing(episode: Episode) -> Reward:

@@ -138,6 +138,7 @@ def _as_output(values: Tensor, datum: TokenDatum) -> Tensor:
 def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Log-probs (T,) of the prompt's tokens, NaN at the first, which nothing predicts, and (T, K) likeliest ids with theirs."""
     count = order.likeliest
+    # Each token but the first is a target behind those before it.
     sample = _sample(order.prompt[:-1], torch.tensor(order.prompt[1:]), 0)
     (batch,) = microbatches([sample], budget=len(order.prompt), share=False)
     batch = batch.to(loaded.device)

@@ -350,6 +350,7 @@ class TrainingService:
         if sampler_id in self._samplers:
             return sampler_id, self._samplers[sampler_id]
         if sampler.model is not None:
+            # Those of a checkpoint or of the base weigh nothing; a snapshot is a copy of the weights.
             snapshots = [key for key, other in self._samplers.items() if other.model is sampler.model]
             if len(snapshots) >= _MOST_SNAPSHOTS:
                 del self._samplers[snapshots[0]]

@@ -176,6 +176,7 @@ def _tensor(name: str, data: Any, shape: list[int] | None, rows: Any, columns: A
 
 
 def _numbers(settings: Mapping[str, Any]) -> Mapping[str, float]:
+    # Later versions of the SDK send texts as well.
     wrong = [name for name, value in settings.items() if isinstance(value, str) or not math.isfinite(value)]
     if wrong:
         raise ApiError(f"loss_fn_config: {', '.join(wrong)} must be a finite number")

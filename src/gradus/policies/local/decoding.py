@@ -284,7 +284,8 @@ class Decoder:
         for step in range(max(budgets.values())):
             drawing.draw(logits, rows, step)
             # A row leaves as soon as it has ended: what is computed is only what is still sampled.
-            going = [row for row in rows if not answers[row].stopped and step + 1 < budgets[row]]
+            open_rows = [row for row in rows if step + 1 < budgets[row]]
+            going = [row for row in open_rows if not answers[row].stopped]
             if not going:
                 break
             if len(going) < len(rows):

@@ -22,11 +22,13 @@ SOURCE = "source.json"
 
 
 class ModelSource(TypedDict):
-    """The origin of a model folder's weights, for its card. ``license`` as the file names it; empty if it names none."""
+    """The origin of a model folder's weights, for its card."""
 
     file: str
     name: str
+    # As the file names it; empty if it names none.
     license: str
+    # The commonest kind of weights.
     quantization: str
 
 

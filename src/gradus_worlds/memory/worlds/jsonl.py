@@ -38,10 +38,12 @@ class _ChunkLine(_Strict):
 
 
 class _QuestionLine(_Strict):
-    """``answers``: any is right; none, or the word unknown, means unknown. ``evidence``: indices of chunks, or words that stand in one."""
+    """A question of a user's own."""
 
     question: str = Field(min_length=1)
+    # Any is right; none, or the word unknown, means unknown.
     answers: tuple[str, ...]
+    # Indices of chunks, or words that stand in one.
     evidence: tuple[int | str, ...] = ()
     kind: str = "question"
 
