@@ -93,6 +93,7 @@ def _attributes(kind: type) -> tuple[Sequence[str], int]:
         turns = getattr(instance, "max_turns", _TURNS)
     except Exception as error:
         raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
+    # One text alone would be taken for the list of its letters.
     texts = list(cast(Sequence[Any], actions)) if isinstance(actions, list | tuple) else None
     if texts is None or not all(isinstance(action, str) for action in texts):
         raise ConfigError(

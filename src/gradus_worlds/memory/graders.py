@@ -47,8 +47,9 @@ def balanced_accuracy(marks: Sequence[Mark]) -> float:
     answerable = [right for unknown, right in marks if not unknown]
     if not answerable:
         return 0.0
+    accuracy = sum(answerable) / len(answerable)
     right_unknown = sum(right for unknown, right in marks if unknown)
-    return sum(answerable) / len(answerable) * (len(answerable) + right_unknown) / len(marks)
+    return accuracy * (len(answerable) + right_unknown) / len(marks)
 
 
 def smallness(memory_words: int, input_words: int) -> float:

@@ -79,7 +79,8 @@ def _split(text: str) -> Iterator[Chunk]:
 
 def _mark(chunk: Chunk) -> str:
     """A name of what a chunk says, and when: the same words of the same date are read once, whatever file they stand in."""
-    return hashlib.sha256(json.dumps([chunk.timestamp, chunk.text]).encode()).hexdigest()
+    content = json.dumps([chunk.timestamp, chunk.text])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 @frozen_record
@@ -128,7 +129,10 @@ def learn_text(
 
 def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Progress | None) -> LearnedText:
     file = folder / "memory.json"
-    memory, marks = load_memory(folder) if file.exists() else (Memory(first_id=FIRST_ID), set[str]())
+    memory = Memory(first_id=FIRST_ID)
+    marks: set[str] = set()
+    if file.exists():
+        memory, marks = load_memory(folder)
     old = [chunk for chunk in chunks if _mark(chunk) in marks]
     unread = [chunk for chunk in chunks if _mark(chunk) not in marks]
     # Chunks that were read stay in the world, so that the numbers of chunks in entries stay true.

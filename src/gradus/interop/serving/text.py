@@ -83,8 +83,7 @@ def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
 class ReplyText:
     """Text of tokens, up to a stop string. With stop strings nothing is shown before the end, for it could be one of them.
 
-    ``renderer``: whose form the text of a chat has; None for what the tokens spell. ``text`` is what was shown so far, and the whole
-    text as soon as ``finish`` says why it ended.
+    ``renderer``: whose form the text of a chat has; None for what the tokens spell.
     """
 
     def __init__(self, tokenizer: Any, renderer: ChatRenderer | None, stops: Sequence[str] = ()) -> None:
@@ -96,6 +95,7 @@ class ReplyText:
         self._begin = len(self._opened)
         self._spelled = ""
         self.tokens: list[Sampled] = []
+        # What was shown so far, and the whole text as soon as ``finish`` says why it ended.
         self.text = ""
         self.finish = ""
 

@@ -52,7 +52,7 @@ def game_spec(
     ladder: Sequence[str] = ("silence", "random"),
 ) -> EnvironmentSpec:
     """A game as an environment. ``random_move`` plays a legal move; ``moves(seed)`` is some move, for the audit; None if only the game's
-    own texts name them.
+    own texts name them. ``limits``: least and greatest return, if they are known. ``per_turn``: rewards come with the moves that earn them.
 
     A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
     panel's, from worst to best; leave silence out if a random move stands in for what cannot be understood.
@@ -85,10 +85,11 @@ def game_spec(
 def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, needed: bool = False) -> Grader:
     """The sum of the environment's own rewards. A game that was cut before its first reward has earned 0; ``needed``: its reward is missing."""
 
+    def grade(episode: Episode) -> Reward:
+        return _missing(episode) if needed and episode.env_return is None else _reward(episode)
+
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return [
-            _missing(episode) if needed and episode.env_return is None else _reward(episode) for episode in episodes
-        ]
+        return list(map(grade, episodes))
 
     return Grader(
         name="return",

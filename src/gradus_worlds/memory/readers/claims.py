@@ -32,10 +32,9 @@ def claim_of(content: str, slot: Slot) -> SlotClaim | None:
     A value counts as former behind a word such as *formerly* in its clause, and not at all behind a *not*.
     """
     content_words = plain_words(content)
-    entity = plain_words(slot.entity)
     # The cheap test first: this is asked of every entry for every fact.
     has_cue = any(cue in content_words for cue in slot.cues)
-    if not has_cue or not contains(content_words, entity):
+    if not has_cue or not contains(content_words, plain_words(slot.entity)):
         return None
     return values_of(content, slot, entity_named=not slot.directed)
 
@@ -43,7 +42,9 @@ def claim_of(content: str, slot: Slot) -> SlotClaim | None:
 def values_of(text: str, slot: Slot, *, entity_named: bool = True) -> SlotClaim:
     """Returns the values of ``slot`` that a text names; without ``entity_named`` only those behind the entity."""
     entity = plain_words(slot.entity)
-    values = {plain_words(value): value for value in slot.values if value.lower() != slot.entity.lower()}
+    # A friend's own name is among the values of friends, and stands in every entry on that friend.
+    others = [value for value in slot.values if value.lower() != slot.entity.lower()]
+    values = {plain_words(value): value for value in others}
     now: dict[str, None] = {}
     former: dict[str, None] = {}
     # A "not" or a "formerly" reaches to the end of its clause.

@@ -81,8 +81,9 @@ class ModelReader:
     def __call__(self, memory: Memory, questions: Sequence[str]) -> list[Answered]:
         """Answer each question from what the search finds for it."""
         shown = [search_notes(memory, question, entries=_SHOWN) for question in questions]
-        prompts = [_prompt(question, notes) for question, notes in zip(questions, shown, strict=True)]
+        prompts = list(map(_prompt, questions, shown))
         answers: list[Answered] = []
+        # All at once, so that the model reads them in batches.
         for notes, answer in zip(shown, self.model.ask(prompts), strict=True):
             why = answer.error or f"{self.model.name} read {len(notes)} texts"
             text = answer.text or UNKNOWN
