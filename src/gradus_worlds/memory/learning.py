@@ -158,7 +158,10 @@ def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Progress
 def _reading(policy: Policy, world: World, memory: Memory) -> Iterator[Calls]:
     """Let a policy read the rest of a world; what became of the calls of each chunk."""
 
-    environment = MemoryEnvironment(lambda seed: world, memory=memory)
+    def same_world(seed: int) -> World:
+        return world
+
+    environment = MemoryEnvironment(same_world, memory=memory)
     observation = environment.reset(seed=0)
     task = Task(environment="memory", seed=0)
     prompt = environment.system_prompt

@@ -175,9 +175,10 @@ class ContinuousBatch:
         scores: list[TokenScore] = []
         with evaluating(self.loaded):
             logits = self.loaded.model(input_ids=ids).logits[0, :-1]
-            parts = zip(logits.split(_SCORED), ids[0, 1:].split(_SCORED), strict=True)
             # A softmax of all places at once would hold the logits twice, in float32.
-            for part, targets in parts:
+            for start in range(0, len(logits), _SCORED):
+                part = logits[start : start + _SCORED]
+                targets = ids[0, 1 + start : 1 + start + _SCORED]
                 logprobs = part.float().log_softmax(-1)
                 of_targets = logprobs.gather(-1, targets[:, None])[:, 0]
                 best = logprobs.max(-1)

@@ -158,7 +158,7 @@ class ChatRequest(RequestBody):
         instruction = self.response_format.instruction
         if first.get("role") not in ("system", "developer"):
             return [{"role": "system", "content": instruction}, *self.messages]
-        content = first.get("content") or []
+        content: Any = first.get("content") or ()
         parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
         return [{**first, "content": [*parts, {"type": "text", "text": f"\n\n{instruction}"}]}, *later]
 

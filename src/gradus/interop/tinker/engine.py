@@ -154,9 +154,10 @@ def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tup
         columns = compare_tokens(loaded.model, batch, table)[0].cpu()
     nothing = torch.full_like(columns[:1], torch.nan)
     columns = torch.cat([nothing, columns])
-    scores, best, best_ids = columns.split([1, count, count], dim=1)
-    likeliest = (best_ids.nan_to_num().long(), best.float()) if count else None
-    return scores[:, 0].float(), likeliest
+    scores = columns[:, 0].float()
+    best = columns[:, 1 : 1 + count].float()
+    best_ids = columns[:, 1 + count :].nan_to_num().long()
+    return scores, (best_ids, best) if count else None
 
 
 def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:

@@ -225,9 +225,7 @@ class TrainingService:
                     raise ValueError(f"{card.path} holds no state of an optimizer; load its weights alone")
                 # A model that begins here has no adapter yet; what it is drawn with is overwritten.
                 model.adapter = model.adapter or self.engine.new_adapter(model.shape, 0)
-                if not request.optimizer or moments is None:
-                    moments = {}
-                model.adapter.restore(weights, moments)
+                model.adapter.restore(weights, moments if request.optimizer and moments else {})
                 return {"type": "load_weights", "path": card.path, "model_id": model.id}
 
             return work
