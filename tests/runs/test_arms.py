@@ -10,7 +10,6 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError
-from gradus.runs.forecast.time import changed
 from gradus.runs.job import Job
 from gradus.runs.stages import arms as stage
 from tests.fakes import results_document
@@ -61,7 +60,7 @@ def test_all_arms_are_evaluated_on_the_tasks_that_the_first_one_has_time_for(
         episodes = next(times)
         if job.recipe.eval.episodes == 3:
             return job
-        return job.with_recipe(changed(job.recipe, {"eval.episodes": episodes}))
+        return job.with_settings({"eval.episodes": episodes})
 
     monkeypatch.setattr(stage, "fitted_job", fitted)
     settings = [setting for setting in SMALL if not setting.startswith("eval.episodes")]

@@ -19,7 +19,7 @@ from gradus.runs.forecast.checks import check_job
 from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base, needs_warm_start
 from gradus.runs.forecast.prompts import prompts_of, try_prompts
 from gradus.runs.forecast.subject import Circumstances
-from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of
+from gradus.runs.forecast.time import TimePlan, plan_time, seconds_of
 from gradus.runs.job import Job, resolve
 from gradus.runs.manifest import Manifest
 from gradus.runs.recipe.load import load_recipe
@@ -169,7 +169,7 @@ def test_examples_of_a_prompt_are_not_trained_on(folder: Path) -> None:
     for count, name in ((2, "2 examples"), (4, "4 examples")):
         prompt = texts[name]
         assert prompt is not None
-        prompted = job.with_recipe(changed(job.recipe, {"model.system_prompt": prompt})).environment
+        prompted = job.with_settings({"model.system_prompt": prompt}).environment
         before, after = (spec.data_set.splits["train"] for spec in (job.environment, prompted))
         examples = [item for item in before if item not in after]
         assert len(examples) == count

@@ -13,7 +13,7 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.core.frozen_record import frozen_record
 from gradus.core.spec import Vocabulary
-from gradus.core.values import JsonDict
+from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.from_rows import with_own_rewards
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedTokenizer, load_tokenizer
@@ -30,19 +30,14 @@ from gradus.training.data.tasks import epochs_a_step
 
 @frozen_record
 class Job:
-    """A recipe and the objects that its names stand for.
-
-    ``environment``: what is trained on; its default grader is the one that training uses. ``grader``: that grader, composed and weighed.
-    ``bare``: the environment before the recipe's rewards and weights. ``rewards``: the reward functions of the recipe. ``named``: the environment
-    was loaded by its name.
-    """
+    """A recipe and the objects that its names stand for."""
 
     recipe: Recipe
-    environment: EnvironmentSpec
-    grader: Grader
-    bare: EnvironmentSpec
-    rewards: RewardChoice
-    named: bool
+    environment: EnvironmentSpec  # what is trained on; its default grader is the one that training uses
+    grader: Grader  # that grader, composed and weighed
+    bare: EnvironmentSpec  # the environment before the recipe's rewards and weights
+    rewards: RewardChoice  # the reward functions of the recipe
+    named: bool  # the environment was loaded by its name
 
     @property
     def portable(self) -> bool:
@@ -53,6 +48,10 @@ class Job:
     def with_recipe(self, recipe: Recipe) -> Job:
         """Returns the job with other settings of the same environment and rewards."""
         return _job(recipe, self.bare, self.rewards, named=self.named)
+
+    def with_settings(self, changes: Json) -> Job:
+        """Returns the job with some settings changed; see :meth:`Recipe.with_settings`."""
+        return self.with_recipe(self.recipe.with_settings(changes))
 
     def schedule(self) -> RewardSchedule | None:
         """Returns how weights change from step to step, before its first step; None if they stay. Raises ConfigError.
@@ -72,10 +71,10 @@ class Job:
         names = [self._in_run(name) for name in section.policies]
         if not names:
             trained = ("sft", "distill", "grpo", "grpo-greedy")
-            names = [name for name in ("random",) if name in self.environment.policies]
-            names += [name for name in trained if self._in_run(name) == name]
-        # A gain is over what training began with.
-        names = names if "base" in names else ["base", *names]  # what training began with is in every table
+            names = ["random"] if "random" in self.environment.policies else []
+            names += filter(self._has, trained)
+        if "base" not in names:  # a gain is over what training began with
+            names.insert(0, "base")
         if section.prompted is not None and "prompted" not in names:
             names.insert(names.index("base") + 1, "prompted")
         return tuple(dict.fromkeys(names))
@@ -84,24 +83,23 @@ class Job:
         """Returns the pairs that the recipe names; None for those by default. Raises ConfigError for a pair of unknown policies."""
         section, names = self.recipe.eval, self.policies()
         texts = list(section.pairs)
+        # Without pairs of its own the evaluation compares all policies, and this pair is one of them.
         # A trained model should also beat the base with the best prompt, which costs nothing.
         if texts and section.prompted is not None and "grpo" in names:
             texts.append("grpo-prompted")
         pairs: dict[tuple[str, str], None] = {}
         for text in texts:
             first, second = map(self._in_run, parse_pair(text, [*section.policies, *names]))
-            if first != second:
+            if first != second:  # both may be the base, if the run leaves their stages out
                 pairs[first, second] = None
         return list(pairs) or None
 
     def promises(self) -> list[Promise]:
         """Returns the promises about policies that the run has."""
-        kept: list[Promise] = []
-        for promise in self.recipe.promises:
-            names = (promise.policy or promise.pair or "").split(" - ")
-            if names == [self._in_run(name) for name in names]:
-                kept.append(promise)
-        return kept
+        return [promise for promise in self.recipe.promises if all(map(self._has, promise.policies()))]
+
+    def _has(self, policy: str) -> bool:
+        return self._in_run(policy) == policy
 
     def _in_run(self, policy: str) -> str:
         """The policy itself, or the base in place of the checkpoint of a stage that the run leaves out."""
@@ -139,8 +137,10 @@ class Job:
         url = server_of(self.recipe.trainer)
         if url is None:
             return None
-        name = model or self.recipe.model.path or ""
-        stored = address_of(find_model(name) or name) or WeightsAddress(url=url, words=self.recipe.model.path or "")
+        first = self.recipe.model.path or ""
+        name = model or first
+        stored = address_of(find_model(name) or name) or WeightsAddress(url=url, words=first)
+        # The recipe's address counts: a server may have moved since the weights were stored.
         return stored.model_copy(update={"url": url})
 
     def words(self, address: WeightsAddress, model: str | None = None) -> LoadedTokenizer:

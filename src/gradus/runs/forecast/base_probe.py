@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gradus.core import EnvironmentSpec, Episode, Group
+from gradus.core import EnvironmentSpec, Episode, Group, Turn
 from gradus.core.frozen_record import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -43,35 +43,28 @@ _SIGNAL = 0.1  # share of questions that tell answers apart, below which most st
 
 @frozen_record
 class BaseProbe:
-    """The base on questions of the run, under the run's own sampling.
-
-    ``varied``: questions whose answers earned different rewards; ``cut``: answers that ended at the limit. ``speed``: sampled tokens a
-    second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update, ``grading``: of environment and reward for one episode,
-    ``load``: of loading the model.
-    ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
-    answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward. ``error``: why the first answer without a reward has none.
-    ``sft_step``: seconds of a step of SFT on reference answers; None if it was not timed. ``taught``: tokens of a reference answer, the
-    length of an answer after SFT; None if there is none.
-    """
+    """The base on questions of the run, under the run's own sampling."""
 
     reward: Interval
-    varied: Interval
-    cut: Interval
-    speed: Interval
+    varied: Interval  # share of questions whose answers earned different rewards
+    cut: Interval  # share of answers that ended at the limit of tokens
+    speed: Interval  # sampled tokens a second
+    # Seconds of one episode that is sampled and graded, of training on one episode, and of one update of the weights.
     rollout: float
     train: float
     update: float
+    # Seconds of environment and reward for one episode, which are a part of ``rollout``; and of loading the model.
     grading: float
     load: float
-    paid: int | None
-    lengths: Sequence[int]
-    longest_gold: int
-    stated: float
-    example: tuple[str, str, float | None]
+    paid: int | None  # tokens of the longest answer that earned more than the least
+    lengths: Sequence[int]  # tokens of each episode's answers
+    longest_gold: int  # letters
+    stated: float  # share of answers that hold the gold text
+    example: tuple[str, str, float | None]  # the end of a prompt, the answer, and its reward
     asks_for_tags: bool
-    error: str
-    sft_step: float | None = None
-    taught: float | None = None
+    error: str  # why the first answer without a reward has none
+    sft_step: float | None = None  # seconds of a step of SFT on reference answers; None if it was not timed
+    taught: float | None = None  # mean tokens of a reference answer, as long as answers are after SFT; None without any
 
     @property
     def silent(self) -> bool:
@@ -90,15 +83,19 @@ class BaseProbe:
             rollout *= min(1.0, self.taught * len(self.lengths) / max(1, sum(self.lengths)))
         episode = self.shorter(config) * (rollout + config.epochs * self.train)
         updates = config.epochs * config.minibatches
+        # Sampling and the passes of training grow with the episodes; an update of the weights costs the same for any number of them.
         return config.groups * config.group_size * episode + updates * self.update
 
     def lines(self) -> list[str]:
         """Returns the three lines that a person is told."""
         prompt, answer, value = self.example
+        varied = f"{format_interval(self.varied)} of {self.varied.n} questions have answers that differ in reward"
+        cut = f"{format_interval(self.cut)} of answers are cut"
+        reward = "none" if value is None else f"{value:.3g}"
         return [
-            f"the base earns {format_interval(self.reward)}; {format_interval(self.varied)} of {self.varied.n} questions have answers that differ in reward",
-            f"{format_interval(self.cut)} of answers are cut; {format_interval(self.speed)} tokens a second are sampled",
-            f"for example ...{prompt[-60:]!r} -> {answer[:80]!r}: reward {'none' if value is None else f'{value:.3g}'}",
+            f"the base earns {format_interval(self.reward)}; {varied}",
+            f"{cut}; {format_interval(self.speed)} tokens a second are sampled",
+            f"for example ...{prompt[-60:]!r} -> {answer[:80]!r}: reward {reward}",
         ]
 
 
@@ -114,10 +111,12 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
     config, spec = job.recipe.grpo, job.environment
     policy = sampling_policy(loaded, spec, config, name="base")
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
+    # What judges is not asked: the settings are fitted to these answers.
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
     part = max(1, count // _PARTS)
     groups: list[Group] = []
-    seconds, grading, speeds = 0.0, 0.0, list[float]()
+    speeds: list[float] = []
+    seconds = grading = 0.0
     with progress_bar("probe of the base", count * SAMPLES, "answers") as advance:
         for first in range(0, len(tasks), part):
             began = time.perf_counter()
@@ -140,20 +139,20 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
             advance(len(groups) * SAMPLES, count * SAMPLES)
     train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]])
     episodes = [episode for group in groups for episode in group.episodes]
-    costs = {
-        "rollout": seconds / len(episodes),
-        "grading": grading / len(episodes),
-        "train": train,
-        "update": update,
-        "load": load_seconds,
-    }
-    return _figures(spec, episodes, config, speeds=speeds, **costs)
+    return _figures(
+        spec,
+        episodes,
+        speed=mean_interval(speeds),
+        rollout=seconds / len(episodes),
+        grading=grading / len(episodes),
+        train=train,
+        update=update,
+        load=load_seconds,
+    )
 
 
-def _figures(
-    spec: EnvironmentSpec, episodes: Sequence[Episode], config: GrpoConfig, *, speeds: Sequence[float], **seconds: float
-) -> BaseProbe:
-    """The figures of the probe's episodes; SAMPLES of one question follow each other."""
+def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -> BaseProbe:
+    """The figures of the probe's episodes, beside its ``costs``; SAMPLES of one question follow each other."""
     values = [episode.reward_value for episode in episodes]
     least = min((value for value in values if value is not None), default=0.0)
     paid: list[int] = []
@@ -167,17 +166,17 @@ def _figures(
         cut += [float(turn.cut) for turn in episode.turns]
         if episode.turns and value is not None and value > least:
             paid.append(max(map(_length, episode.turns)))
-    groups = [set(values[first : first + SAMPLES]) - {None} for first in range(0, len(values), SAMPLES)]
+    rewards = [set(values[first : first + SAMPLES]) - {None} for first in range(0, len(values), SAMPLES)]
     # The most telling example is an answer that holds the gold and earns nothing.
     unpaid = [place for place, holds in enumerate(stated) if holds and not values[place]]
     place = unpaid[0] if unpaid else 0
     example = episodes[place]
     errors = [episode.reward.error for episode in episodes if episode.reward and episode.reward.error]
     return BaseProbe(
+        # Answers to one question resemble each other, so that questions are the units of the interval.
         reward=mean_reward(episodes, clusters=[str(number // SAMPLES) for number in range(len(values))]),
-        varied=mean_interval([float(len(group) > 1) for group in groups]),
+        varied=mean_interval([float(len(different) > 1) for different in rewards]),
         cut=mean_interval(cut),
-        speed=mean_interval(speeds),
         paid=max(paid, default=None),
         lengths=[_tokens(episode) for episode in episodes],
         longest_gold=longest_gold,
@@ -185,7 +184,7 @@ def _figures(
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
         error=errors[0] if errors else "no reward came",
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
-        **seconds,
+        **costs,
     )
 
 
@@ -204,7 +203,7 @@ def _answers(episode: Episode) -> str:
     return "\n".join(turn.action for turn in episode.turns)
 
 
-def _length(turn: Any) -> int:
+def _length(turn: Turn) -> int:
     """Sampled tokens of a turn."""
     return len(turn.tokens.action_ids) if turn.tokens else 0
 
@@ -230,17 +229,14 @@ def _training_seconds(
                 sign = torch.full((sample.actions,), 1.0 - 2.0 * (index % 2), dtype=torch.float64)
                 samples.append(replace(sample, advantages=sign))
     optimizer = make_optimizer(loaded.model, config)
-    # The clock is asked, not the model: nothing that is computed here is kept.
-    config = config.model_copy(
-        update={"max_logp_diff": math.inf}
-    )  # the second step has other weights than the sampler had
+    # The second step has other weights than the sampler had. The clock is asked, not the model: nothing that is computed here is kept.
+    config = config.model_copy(update={"max_logp_diff": math.inf})
     policy_update(loaded, optimizer, samples, config, config.lr)
     result = policy_update(loaded, optimizer, samples, config, config.lr)
     train, update = result.seconds["train"], result.seconds["update"]
-    if not (train > 0 and update > 0):
-        raise TrainingError(
-            f"a training step of the probe took {train:g} s and its update {update:g} s; the clock stands still"
-        )
+    if train <= 0 or update <= 0:  # every plan of time is a multiple of these
+        took = f"a training step of the probe took {train:g} s and its update {update:g} s"
+        raise TrainingError(f"{took}; the clock stands still")
     episodes = sum(len(members) for members in groups)
     return train / config.epochs / episodes, update / (config.epochs * config.minibatches)
 
@@ -262,10 +258,11 @@ def with_sft_step(probe: BaseProbe, job: Job, loaded: LoadedModel) -> BaseProbe:
 def _for_cut_answers(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> str:
     """Returns the one remedy for answers that end at the limit: a prompt if the reference answers are far shorter, else a higher limit."""
     limit = config.sampling.max_new_tokens
-    is_asked = bool(getattr(spec.data_set, "system_prompt", ""))
+    # A token is at least a letter, so that a gold answer of fewer letters than the limit fits.
     if spec.teacher is None or probe.longest_gold > limit:
-        return f"allow longer answers with --set grpo.sampling.max_new_tokens={max(2 * limit, probe.longest_gold + 1)}"
-    if is_asked:
+        longer = max(2 * limit, probe.longest_gold + 1)
+        return f"allow longer answers with --set grpo.sampling.max_new_tokens={longer}"
+    if getattr(spec.data_set, "system_prompt", ""):
         return "warm-start it with --set teach.enabled=true"
     return "ask for the answer alone with --set model.system_prompt='Reply with the answer and nothing else.'"
 
@@ -279,20 +276,19 @@ def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tupl
     why = f"its answers to {same} of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
     if mean > 0 and probe.stated > _CUT:
         return why, "the questions are too easy for it: bring harder ones"
+    # Faults of form come before faults of skill: they cost a line of the recipe.
+    gold = f"{probe.stated:.0%} of them hold the gold answer"
     if probe.stated >= _STATED and probe.asks_for_tags:
         remedy = (
             "judge the last sentence with --reward final_answer, or a reward of your own, and no tags are asked for"
         )
-        return f"{why}, though {probe.stated:.0%} of them hold the gold answer: it does not write the tags", remedy
+        return f"{why}, though {gold}: it does not write the tags", remedy
     if cut >= _CUT:
         return f"{why}, and {cut:.0%} of them are cut", _for_cut_answers(probe, spec, config)
     if probe.stated >= _STATED:
         remedy = "say in the question how to answer, or fix the reward (gradus rewards try)"
-        return f"{why}, though {probe.stated:.0%} of them hold the gold answer, as {probe.example[1][:60]!r}", remedy
+        return f"{why}, though {gold}, as {probe.example[1][:60]!r}", remedy
     if spec.teacher is not None:
-        remedy = "warm-start it with --set teach.enabled=true, or bring easier questions"
-        return f"{why}, and {probe.stated:.0%} of them hold the gold answer", remedy
-    return (
-        why,
-        "bring easier questions, or name a teacher with --set teach.policy=remote:MODEL --set teach.enabled=true",
-    )
+        return f"{why}, and {gold}", "warm-start it with --set teach.enabled=true, or bring easier questions"
+    remedy = "bring easier questions, or name a teacher with --set teach.policy=remote:MODEL --set teach.enabled=true"
+    return why, remedy

@@ -15,7 +15,7 @@ from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
 from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, way_out, with_sft_step
 from gradus.runs.forecast.prompts import PromptTrial, try_prompts
-from gradus.runs.forecast.time import TimePlan, changed, plan_time, seconds_of, teaches_rows
+from gradus.runs.forecast.time import TimePlan, plan_time, seconds_of, teaches_rows
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest, StageInputs
 from gradus.runs.recipe.record import Recipe
@@ -75,7 +75,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     loaded, load_seconds = load_base(job)
     trial = try_prompts(job, loaded, fixed)
     changes: JsonDict = {} if trial is None else dict(trial.changes())
-    job = job.with_recipe(changed(job.recipe, changes))
+    job = job.with_settings(changes)
     probe = probe_base(job, loaded, load_seconds)
     warm_changes, warm_start = {}, ""
     problem = None
@@ -85,7 +85,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     elif probe.silent and not job.recipe.teach.enabled:
         why, remedy = way_out(probe, job.environment, job.recipe.grpo)
         problem = f"the base has nothing to learn from here: {why}", remedy
-    job = job.with_recipe(changed(job.recipe, warm_changes))
+    job = job.with_settings(warm_changes)
     if teaches_rows(job):
         probe = with_sft_step(probe, job, loaded)
     plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed, timed=seeds == 1)
@@ -152,7 +152,7 @@ def fitted_job(
     if manifest.begun("grpo") or manifest.done("plan", inputs):
         stored: Json = manifest.extra("plan").get("settings", {})
         changes = {name: value for name, value in stored.items() if name not in fixed}
-        return job.with_recipe(changed(job.recipe, changes))
+        return job.with_settings(changes)
     with manifest.doing("plan", inputs) as record:
         look = look_at_base(job, time=time, fixed=fixed, seeds=seeds)
         for line in look.lines():

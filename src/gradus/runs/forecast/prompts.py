@@ -10,7 +10,6 @@ from gradus.environments.verifiable.items import TableTasks, example_of, mixed
 from gradus.policies.local.loading import LoadedModel
 from gradus.rollouts import roll_out
 from gradus.runs.forecast.base_probe import mean_reward
-from gradus.runs.forecast.time import changed
 from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
 from gradus.stats import Interval, format_number
@@ -66,7 +65,7 @@ def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> Prompt
         return None
     jobs: dict[str, Job] = {}
     for name, text in texts.items():
-        jobs[name] = job.with_recipe(changed(job.recipe, {_KEY: text}))
+        jobs[name] = job.with_settings({_KEY: text})
     questions = _questions(jobs)
     prompts: list[TriedPrompt] = []
     with progress_bar("prompts", len(jobs), "prompts") as advance:

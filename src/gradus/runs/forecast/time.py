@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.frozen_record import frozen_record
@@ -51,16 +51,13 @@ def time_text(seconds: float) -> str:
 
 @frozen_record
 class TimePlan:
-    """The recipe that fits, its changes, and the seconds planned for each stage, the probe among them.
-
-    ``steps``: of GRPO in that time; the recipe's are the most, and the run finds out how many fit. ``limit``: seconds of the whole run; None for any.
-    """
+    """The recipe that fits a time, and how long each stage will take."""
 
     recipe: Recipe
-    changes: Json
-    seconds: Mapping[str, float]
-    steps: int
-    limit: float | None
+    changes: Json  # of the recipe that was given
+    seconds: Mapping[str, float]  # by stage, the probe among them
+    steps: int  # of GRPO in that time; the recipe's are the most, and the run finds out how many fit
+    limit: float | None  # seconds of the whole run; None for any
 
     @property
     def total(self) -> float:
@@ -72,24 +69,23 @@ class TimePlan:
         """Says why the plan does not fit the time, and the way out; None if it fits."""
         if self.limit is None or self.total <= _TOLERANCE * self.limit:
             return None
+        why = f"the shortest run with these settings takes {time_text(self.total)}, and the time is {time_text(self.limit)}"
         minutes = math.ceil(self.total / 60)
-        return (
-            f"the shortest run with these settings takes {time_text(self.total)}, and the time is {time_text(self.limit)}",
-            f"give --time {minutes}m, a smaller grpo.group_size, shorter answers, or a smaller model",
-        )
+        return why, f"give --time {minutes}m, a smaller grpo.group_size, shorter answers, or a smaller model"
 
     def lines(self) -> list[str]:
         """Returns the plan as a table of seconds, and the settings in a line."""
-        names = [*self.seconds, "all"]
-        cells = [f"{seconds:.0f}" for seconds in (*self.seconds.values(), self.total)]
-        widths = [max(len(name), len(cell)) for name, cell in zip(names, cells, strict=True)]
-        title = "  ".join(name.rjust(width) for name, width in zip(names, widths, strict=True))
-        row = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        title, row = "plan   ", "seconds"
+        for name, seconds in {**self.seconds, "all": self.total}.items():
+            cell = f"{seconds:.0f}"
+            width = max(len(name), len(cell))
+            title += f"  {name:>{width}}"
+            row += f"  {cell:>{width}}"
         grpo = self.recipe.grpo
         answers = f"{grpo.groups} x {grpo.group_size} answers of at most {grpo.sampling.max_new_tokens} tokens"
         limit = f", for {time_text(self.limit)} (--time changes it)" if self.limit is not None else ""
         about = "" if self.steps == grpo.max_steps else "about "
-        return [f"plan     {title}", f"seconds  {row}", f"{about}{self.steps} steps of {answers}{limit}"]
+        return [title, row, f"{about}{self.steps} steps of {answers}{limit}"]
 
 
 def plan_time(
@@ -145,39 +141,46 @@ class _Fitting:
         return {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe, self.steps)}
 
     def is_fixed(self, key: str) -> bool:
-        return key in self.fixed or key.rpartition(".")[0] in self.fixed  # a section within a section counts as one
+        # A person's sampling = { ... } is one key, as a recipe's layers count them, and it holds for each of its settings.
+        return key in self.fixed or key.rpartition(".")[0] in self.fixed
 
     def set_to(self, key: str, value: Any) -> None:
         if not self.is_fixed(key):
             self.changes[key] = value
-            self.job = self.job.with_recipe(changed(self.job.recipe, {key: value}))
+            self.job = self.job.with_settings({key: value})
 
     def shorten_answers(self) -> None:
         """Limits answers to half as many tokens again as the longest answer that earned something."""
-        most, paid = self.job.recipe.grpo.sampling.max_new_tokens, self.probe.paid
+        paid = self.probe.paid
         if paid is not None:
-            enough = next((length for length in _LENGTHS if length >= 1.5 * paid), most)
-            self.set_to("grpo.sampling.max_new_tokens", min(most, enough))
+            most = self.job.recipe.grpo.sampling.max_new_tokens
+            enough = [length for length in _LENGTHS if length >= 1.5 * paid]
+            self.set_to("grpo.sampling.max_new_tokens", min([most, *enough]))
 
     def shorten_evaluation(self, limit: float) -> None:
         """Evaluates on fewer tasks, at least as many of each condition as a claim needs."""
-        planned, section = self.seconds()["eval"], self.job.recipe.eval
-        if planned > limit:
-            seeds = max(len(condition.seeds) for condition in self.job.environment.conditions.values())
-            fewer = int(limit / planned * (section.episodes or seeds)) // 10 * 10
-            self.set_to("eval.episodes", max(min(LEAST_UNITS, seeds), fewer))
+        planned = self.seconds()["eval"]
+        if planned <= limit:
+            return
+        seeds = max(len(condition.seeds) for condition in self.job.environment.conditions.values())
+        episodes = self.job.recipe.eval.episodes or seeds
+        # A round number: the same machine gives the same one, although no two of its probes take the same time.
+        fewer = int(limit / planned * episodes) // 10 * 10
+        self.set_to("eval.episodes", max(min(LEAST_UNITS, seeds), fewer))
 
     def shorten_sft(self, limit: float) -> None:
         """Takes fewer passes of a warm start on rows: a share of the time, and no more than the shortest GRPO leaves."""
         if not teaches_rows(self.job):
             return
         recipe = self.job.recipe
-        shortest = recipe.grpo.model_copy(update={"groups": min(_GROUPS[-1], recipe.grpo.groups)})
+        shortest_step = recipe.grpo.model_copy(update={"groups": min(_GROUPS[-1], recipe.grpo.groups)})
         others = {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe, 0), "sft": 0.0}
-        left = limit - sum(others.values()) - _LEAST * self.probe.step_seconds(shortest)
-        most = min(_TAUGHT * limit, left)
-        fitting = [n for n in range(1, recipe.sft.epochs) if _sft_seconds(recipe, self.probe, epochs=n + 1) > most]
-        self.set_to("sft.epochs", min(fitting, default=recipe.sft.epochs))
+        most = limit - sum(others.values()) - _LEAST * self.probe.step_seconds(shortest_step)
+        most = min(_TAUGHT * limit, most)
+        epochs = 1  # even if it does not fit: the plan then says that the time is too short
+        while epochs < recipe.sft.epochs and _sft_seconds(recipe, self.probe, epochs=epochs + 1) <= most:
+            epochs += 1
+        self.set_to("sft.epochs", epochs)
 
     def choose_steps(self, limit: float, *, timed: bool) -> None:
         """Chooses groups and steps for what the other stages leave; fewer groups if forty steps do not fit. ``timed``: see :func:`plan_time`."""
@@ -185,21 +188,24 @@ class _Fitting:
         sizes = [size for size in _GROUPS if size <= recipe.grpo.groups]
         if self.is_fixed("grpo.groups") or not sizes:
             sizes = [recipe.grpo.groups]
-        self.set_to("grpo.validation_every", _OFTEN)  # while steps are counted; more of them are validated less often
+        # While steps are counted; more of them are validated less often.
+        self.set_to("grpo.validation_every", _OFTEN)
         steps = 0
         for size in sizes:
             self.set_to("grpo.groups", size)
             steps = self._fitting_steps(limit)
             if steps >= _ENOUGH:
                 break
-        if not self.is_fixed("grpo.max_steps") and not recipe.stage:
-            most = min(_MOST, recipe.grpo.max_steps)
-            steps = min(most, max(steps, _LEAST))
-            self.steps = steps // 10 * 10 if steps >= 20 else steps
-            self.set_to("grpo.max_steps", most if timed else self.steps)
-            self.set_to("grpo.validation_every", max(_OFTEN, self.steps // 8))
+        if self.is_fixed("grpo.max_steps") or recipe.stage:  # the stages of a schedule say how long GRPO is
+            return
+        most = min(_MOST, recipe.grpo.max_steps)
+        steps = min(most, max(steps, _LEAST))
+        self.steps = steps // 10 * 10 if steps >= 20 else steps
+        self.set_to("grpo.max_steps", most if timed else self.steps)
+        self.set_to("grpo.validation_every", max(_OFTEN, self.steps // 8))
 
     def _fitting_steps(self, limit: float) -> int:
+        """The steps of GRPO that the other stages leave time for. The plan grows by the same with each step."""
         without, with_one = (sum(stage_seconds(self.job, self.probe, steps).values()) for steps in (0, 1))
         return int((limit - self.probe_seconds - without) / (with_one - without))
 
@@ -210,21 +216,22 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     ``steps``: of GRPO.
     """
     recipe, spec = job.recipe, job.environment
-    grpo = recipe.grpo
-    answer = probe.shorter(grpo)
+    grpo, section = recipe.grpo, recipe.eval
+    episode = probe.rollout * probe.shorter(grpo)
     seconds = {"model": _CHECKED * probe.load, "audit": _audit_seconds(job, probe)}
     if recipe.teach.enabled:
         seconds["teach"] = recipe.teach.episodes * probe.grading
         seconds["sft"] = _sft_seconds(recipe, probe, epochs=recipe.sft.epochs)
+    # The model that GRPO begins with is validated too.
     validations = 1 + steps / grpo.validation_every if grpo.validation_every else 0.0
-    seconds["grpo"] = (
-        _KEEPS * probe.load + steps * probe.step_seconds(grpo) + validations * grpo.held_out * probe.rollout * answer
-    )
-    sizes = [len(spec.conditions[name].seeds) for name in recipe.eval.conditions or spec.conditions]
-    episodes = sum(min(size, recipe.eval.episodes or size) for size in sizes) * recipe.eval.samples
+    trained = steps * probe.step_seconds(grpo)
+    seconds["grpo"] = _KEEPS * probe.load + trained + validations * grpo.held_out * episode
+    sizes = [len(spec.conditions[name].seeds) for name in section.conditions or spec.conditions]
+    episodes = sum(min(size, section.episodes or size) for size in sizes) * section.samples
     policies = job.policies()
     models = {name.removesuffix("-greedy") for name in policies}  # a policy and its greedy form are one
-    seconds["eval"] = len(policies) * episodes * probe.rollout * answer + probe.load * len(models)
+    # Scripted policies take next to no time and are counted as models: the plan errs to the safe side.
+    seconds["eval"] = len(policies) * episodes * episode + len(models) * probe.load
     return seconds
 
 
@@ -240,22 +247,9 @@ def _audit_seconds(job: Job, probe: BaseProbe) -> float:
 
 def _sft_seconds(recipe: Recipe, probe: BaseProbe, *, epochs: int) -> float:
     config = recipe.sft
-    steps = epochs * math.ceil(recipe.teach.episodes * (1 - config.validation_share) / config.batch_size)
+    taught = recipe.teach.episodes * (1 - config.validation_share)
+    steps = epochs * math.ceil(taught / config.batch_size)
     steps = min(steps, config.max_steps or steps)
     step = probe.sft_step or config.batch_size * probe.train + probe.update
     # The validation after each epoch, with the weights that it stores, takes about as long as a step.
     return _KEEPS * probe.load + (steps + epochs) * step
-
-
-def changed(recipe: Recipe, changes: Json) -> Recipe:
-    """The recipe with some values of its sections, or of sections within them, changed."""
-    for key, value in changes.items():
-        section, _, name = key.partition(".")
-        held = getattr(recipe, section)
-        inner, _, deeper = name.partition(".")
-        if isinstance(value, list):  # it was stored as JSON
-            value = tuple(cast(list[Any], value))
-        if deeper:
-            name, value = inner, getattr(held, inner).model_copy(update={deeper: value})
-        recipe = recipe.model_copy(update={section: held.model_copy(update={name: value})})
-    return recipe

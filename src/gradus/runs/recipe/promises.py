@@ -14,7 +14,8 @@ from gradus.core.values import Json, as_mapping, is_table
 
 
 def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split ``a-b`` where names may hold hyphens themselves."""
+    """Split ``a-b``, or ``a - b``. Raises ConfigError unless both are among ``names``."""
+    # Names hold hyphens themselves, as grpo-greedy does, so that the text alone does not say where to split it.
     for first, second in product(names, repeat=2):
         if text.replace(" ", "") == f"{first}-{second}".replace(" ", ""):
             return first, second
@@ -56,6 +57,10 @@ class Promise(BaseModel):
             raise ValueError("a promise has either above or below")
         return self
 
+    def policies(self) -> list[str]:
+        """Returns the policy, or the two of the pair."""
+        return (self.policy or self.pair or "").split(" - ")
+
 
 def check_promises(promises: Sequence[Promise], results: Json, main: str) -> list[PromiseOutcome]:
     """Hold promises against results by grader (``main`` if a promise names none); met is None if the figure is not there."""
@@ -65,6 +70,7 @@ def check_promises(promises: Sequence[Promise], results: Json, main: str) -> lis
         value = _value(promise, results.get(grader, {}))
         above = promise.above is not None
         threshold = (promise.above if above else promise.below) or 0.0
+        # A figure that is the threshold itself keeps "at most" and misses "above".
         met = None if value is None else (value > threshold) == above
         outcomes.append(
             {
@@ -83,9 +89,9 @@ def check_promises(promises: Sequence[Promise], results: Json, main: str) -> lis
 
 def _value(promise: Promise, results: Json) -> float | None:
     """The figure that a promise is about; None if the results do not have it."""
-    condition = results.get("conditions", {}).get(promise.condition, {})
-    kind, name = ("pairs", promise.pair) if promise.pair else ("policies", promise.policy)
-    entry: Any = condition.get(kind, {}).get(name, {})
-    for part in promise.figure.split("."):
+    kind = "pairs" if promise.pair else "policies"
+    path = ["conditions", promise.condition, kind, promise.pair or promise.policy, *promise.figure.split(".")]
+    entry: Any = results
+    for part in path:
         entry = as_mapping(entry).get(part)
     return entry.get(promise.bound) if is_table(entry) else entry

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PrivateAttr, field_validator, model_validator
 
-from gradus.core.values import JsonDict, as_mapping
+from gradus.core.values import Json, JsonDict, as_mapping, is_table
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.policies.tinker.service import server_of
@@ -141,13 +141,11 @@ class EvalSection(_Section):
 class Recipe(_Section):
     """A whole run. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length."""
 
-    _layers: Mapping[str, str] = PrivateAttr(
-        default_factory=dict[str, str]
-    )  # a key, as in grpo.lr -> the layer that set it
+    # A key, as in grpo.lr -> the layer that set it.
+    _layers: Mapping[str, str] = PrivateAttr(default_factory=dict[str, str])
     _chosen: str = PrivateAttr(default="")  # see Recipe.chosen
-    _shipped: str | None = PrivateAttr(
-        default=None
-    )  # its name, if it comes with Gradus and was asked for by that name alone
+    # Its name, if it comes with Gradus and was asked for by that name alone.
+    _shipped: str | None = PrivateAttr(default=None)
 
     environment: str
     """What to train on, as `gradus envs` lists it; rows, or code of your own."""
@@ -207,6 +205,7 @@ class Recipe(_Section):
     @classmethod
     def _as_long_as_its_stages(cls, table: Any) -> Any:
         """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
+        # Nothing is checked yet: what is no table or list here is refused behind this by its type.
         recipe = as_mapping(table)
         for name in ("sft", "grpo"):
             if "seed" in as_mapping(recipe.get(name)):
@@ -215,9 +214,11 @@ class Recipe(_Section):
         stages = cast(Sequence[Any], stages) if isinstance(stages, list | tuple) else ()
         steps = [as_mapping(stage).get("steps") for stage in stages]
         lengths = [length for length in steps if isinstance(length, int)]
-        if not stages or len(lengths) < len(stages) or not isinstance(recipe.get("grpo", {}), Mapping):
+        grpo = recipe.get("grpo", {})
+        all_have_lengths = len(lengths) == len(stages) > 0
+        if not all_have_lengths or not is_table(grpo):
             return table
-        grpo, total = as_mapping(recipe.get("grpo")), sum(lengths)
+        total = sum(lengths)
         max_steps = grpo.get("max_steps", total)
         if max_steps != total:
             raise ValueError(
@@ -266,6 +267,23 @@ class Recipe(_Section):
                 "grpo.distill_coef, which learns from the sampled token"
             )
 
+    def with_settings(self, changes: Json) -> Recipe:
+        """The recipe with some values of its sections changed, or of sections within them: ``grpo.lr``, ``grpo.sampling.top_k``.
+
+        The values are taken as they are: nothing is checked anew.
+        """
+        recipe = self
+        for key, value in changes.items():
+            name, *inner, last = key.split(".")
+            if isinstance(value, list):  # it was stored as JSON
+                value = tuple(cast(list[Any], value))
+            section = getattr(recipe, name)
+            if inner:
+                (part,) = inner
+                last, value = part, getattr(section, part).model_copy(update={last: value})
+            recipe = recipe.model_copy(update={name: section.model_copy(update={last: value})})
+        return recipe
+
     def with_origin(self, layers: Mapping[str, str], choice: str, shipped: str | None) -> Recipe:
         """The same settings, and where they came from."""
         recipe = self.model_copy()
@@ -299,8 +317,10 @@ def default_folder(environment: str, *, quick: bool = False) -> Path:
     """
     head, _, argument = environment.partition("?")[0].partition(":")
     if head.endswith(".py"):
-        head, argument = Path(head).stem, "" if argument == "spec" else argument
+        head = Path(head).stem
+        argument = "" if argument == "spec" else argument
     elif head in ("jsonl", "csv", "parquet"):
         head, argument = Path(argument).stem, ""
-    name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
-    return Path("runs") / ((name or "run") + ("-quick" if quick else ""))
+    text = f"{head}-{argument}" if argument else head
+    name = re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
+    return Path("runs") / (f"{name}-quick" if quick else name)

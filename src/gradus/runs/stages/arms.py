@@ -16,7 +16,7 @@ from gradus.evidence.reports.results import headline_condition, main_scores
 from gradus.evidence.stage_files import keep_evaluated
 from gradus.runs.comparison import compare_runs
 from gradus.runs.forecast.look import fitted_job, warm_start_settings
-from gradus.runs.forecast.time import changed, seconds_of
+from gradus.runs.forecast.time import seconds_of
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest
 from gradus.runs.stages.runner import require_folder, run_stages
@@ -55,7 +55,7 @@ def run_arms(
         text = None if share is None else f"{share:.0f}s"
         keys = {*fixed, *shared, "teach.enabled"}
         # A base without a signal is what an arm may show, and no reason to leave the others out.
-        arm_job = arm_job.with_recipe(changed(arm_job.recipe, shared))
+        arm_job = arm_job.with_settings(shared)
         fitted = fitted_job(arm_job, place, time=text, fixed=keys, anyway=True, tell=console.print)
         shared = shared or {"eval.episodes": fitted.recipe.eval.episodes}
         stages = ("audit", *ARMS[arm], "eval")
@@ -91,7 +91,7 @@ def _job_of(job: Job, arm: str) -> Job:
     changes = warm_start_settings(job) if begins else {}
     changes |= {"teach.enabled": taught, "eval.policies": ("base", ARMS[arm][-1]), "eval.pairs": ()}
     recipe = recipe.model_copy(update={"promises": (), "distill": recipe.distill if arm == "distill" else None})
-    return job.with_recipe(changed(recipe, changes))
+    return job.with_recipe(recipe.with_settings(changes))
 
 
 def _filled(job: Job, folder: Path, share: float | None) -> Job:
@@ -101,4 +101,4 @@ def _filled(job: Job, folder: Path, share: float | None) -> Job:
         return job
     others = sum(seconds for stage, seconds in plan.items() if stage not in ("sft", "grpo"))
     passes = max(1, int((share - others) / plan["sft"])) * job.recipe.sft.epochs
-    return job.with_recipe(changed(job.recipe, {"sft.epochs": passes}))
+    return job.with_settings({"sft.epochs": passes})
