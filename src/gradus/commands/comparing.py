@@ -349,5 +349,4 @@ def compare(
     if all(path.is_file() for path in folders.values()):
         return Comparison(compare_files(folders), folders, {})
     folders = named_runs(words)
-    settings = {key: dict(zip(folders, values, strict=True)) for key, values in differing_settings(folders)}
-    return Comparison(compare_runs(folders, policy=policy), folders, settings)
+    return Comparison(compare_runs(folders, policy=policy), folders, differing_settings(folders))

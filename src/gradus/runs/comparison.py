@@ -15,12 +15,13 @@ from gradus.core.files import read_toml
 from gradus.core.printing import go_around
 from gradus.core.values import Json, is_table
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
+from gradus.evidence.reports.verdict import STUDENTS
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.task_results import TASKS, task_episodes
 
-STUDENTS = ("grpo", "distill", "sft", "base")
+_COMPARED = (*STUDENTS, "base")  # the first that all runs have is compared
 _GRADING = ("rewards.", "weights.", "reward_messages.")  # keys of a recipe
 OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
@@ -72,12 +73,13 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
     files = {name: _episodes(folder, stored[name], policy[name]) for name, folder in runs.items()}
     document = _paired(_spec_of(first), files, first["conditions"])
     document["checkpoint"] = "/".join(dict.fromkeys(policy.values()))
-    trained = [name for name in runs if CHECKPOINTS.get(policy[name], ("model",))[0] != "model"]
-    single = [name for name in trained if len(files[name]) == 1]
+    untrained = [name for name, (stage, _) in CHECKPOINTS.items() if stage == "model"]
+    single = [name for name in runs if policy[name] not in untrained and len(files[name]) == 1]
     if single:
         # An interval over tasks says nothing about how another training seed would have come out.
         document["one_checkpoint"] = single
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
+    # Runs of other seeds cannot be paired over them, and the document's own list of seeds would speak of no run.
     if any(seeds != several[0] for seeds in several):
         document["fewest_seeds"] = min(map(len, several))
     quick = [name for name, results in stored.items() if results.get("quick")]
@@ -100,16 +102,17 @@ def _paired(spec: EnvironmentSpec, files: OfRuns, conditions: Iterable[str]) -> 
     for condition in conditions:
         selected = {name: _of_condition(of_seeds, condition) for name, of_seeds in files.items()}
         tasks = {name: _tasks(of_seeds) for name, of_seeds in selected.items()}
-        if not all(tasks.values()):
+        first, *others = tasks.values()
+        if not all(tasks.values()):  # a run was not evaluated under this condition
             continue
-        if len(set(map(frozenset, tasks.values()))) > 1:
+        if any(keys != first for keys in others):
             counts = ", ".join(f"{name} has {len(keys)}" for name, keys in tasks.items())
-            raise ConfigError(
-                f"not all were evaluated on the same tasks of {condition} ({counts}); evaluate them on one data set, with one number of episodes"
-            )
+            remedy = "evaluate them on one data set, with one number of episodes"
+            raise ConfigError(f"not all were evaluated on the same tasks of {condition} ({counts}); {remedy}")
         rollouts[condition] = selected
     if not rollouts:
         raise ConfigError("the runs share no condition; evaluate them on the same ones")
+    # The one seed of a single checkpoint is no sample of seeds.
     seeds = {seed for of_seeds in files.values() for seed in of_seeds if len(of_seeds) > 1}
     return compare_seeds(spec, rollouts, seeds=sorted(seeds))
 
@@ -119,8 +122,8 @@ def _shared_policy(stored: Iterable[Results], name: str | None) -> str:
     policies: list[set[str]] = []
     for results in stored:
         policies += [set(condition["policies"]) for condition in results["conditions"].values()]
-    shared = policies[0].intersection(*policies)
-    policy = name or next((student for student in STUDENTS if student in shared), "")
+    shared = set.intersection(*policies)
+    policy = name or next((student for student in _COMPARED if student in shared), "")
     if policy not in shared:
         names = ", ".join(sorted(shared)) or "none"
         raise ConfigError(f"policy {policy!r} was not evaluated in all runs; they share {names}")
@@ -152,6 +155,7 @@ def _spec_of(results: Results) -> EnvironmentSpec:
             weights |= dict.fromkeys(figures["components"], 1.0)
     summaries = {name: condition["summary"] for name, condition in conditions.items()}
     bare = _spec_without_code(results["environment"], weights, summaries, grader)
+    # Clusters and curves are functions of the environment, which no results hold.
     try:
         spec = environments.load_stored(results["environment"])
     except ConfigError:
@@ -167,7 +171,7 @@ def _spec_without_code(
     """An environment that is not rolled out. ``conditions``: their summaries by name."""
 
     def not_called(*_: Any) -> Any:
-        raise RuntimeError("a comparison reads stored episodes, and makes and grades none")
+        raise AssertionError("a comparison reads stored episodes, and makes and grades none")
 
     return EnvironmentSpec(
         name=name,
@@ -182,42 +186,41 @@ def _spec_without_code(
 
 def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
-    code = [_grading_code(folder) for folder in runs.values()]
     folders = ", ".join(repr(str(folder)) for folder in runs.values())
     again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
     remedy = f"evaluate them with one grader: {again}"
+    code = {name: _grading_code(folder) for name, folder in runs.items()}
     # A run without a digest, as of rows in memory, is no proof of another grading.
-    for label in sorted(set(code[0]).intersection(*code)):
-        values = [digests[label] for digests in code]
-        _require_one(label, dict(zip(runs, values, strict=True)), remedy)
-    for key, values in differing_settings(runs):
+    for label in sorted(set.intersection(*map(set, code.values()))):
+        _require_one(label, {name: digests[label] for name, digests in code.items()}, remedy)
+    for key, values in differing_settings(runs).items():
         if f"{key}.".startswith(_GRADING):
-            _require_one(key, dict(zip(runs, values, strict=True)), remedy)
+            _require_one(key, values, remedy)
 
 
 def _grading_code(run: Path) -> dict[str, str]:
     """The beginnings of the digests of the code of one's own that graded a run's evaluation."""
     places = [run, *seed_folders(run).values()]
-    folder = next((place for place in places if (place / MANIFEST).is_file()), None)
-    if folder is None:
+    manifests = [place / MANIFEST for place in places if (place / MANIFEST).is_file()]
+    if not manifests:
         return {}
-    stages = read_document(folder / MANIFEST, ManifestDocument)["stages"]
+    stages = read_document(manifests[0], ManifestDocument)["stages"]
     code = stages["eval"]["code"] if "eval" in stages else {}
     return {label: digest[:8] for label, digest in code.items()}
 
 
-def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
-    """Recipe keys whose values differ, each with one value per run: the default if a recipe leaves it out, a dash without one."""
+def differing_settings(runs: Mapping[str, Path]) -> dict[str, dict[str, str]]:
+    """Recipe keys whose values differ -> run -> value: the default if a recipe leaves it out, a dash without one."""
     from gradus.runs.recipe.record import Recipe  # it brings torch
 
     defaults = _flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True))
-    tables = [{**defaults, **_flattened(read_toml(folder / "recipe.toml"))} for folder in runs.values()]
-    rows: list[tuple[str, list[str]]] = []
-    for key in dict.fromkeys(chain.from_iterable(tables)):
-        values = [table.get(key, "–") for table in tables]
-        if len(set(values)) > 1:
-            rows.append((key, values))
-    return rows
+    tables = {name: defaults | _flattened(read_toml(folder / "recipe.toml")) for name, folder in runs.items()}
+    differing: dict[str, dict[str, str]] = {}
+    for key in dict.fromkeys(chain.from_iterable(tables.values())):
+        values = {name: table.get(key, "–") for name, table in tables.items()}
+        if len(set(values.values())) > 1:
+            differing[key] = values
+    return differing
 
 
 def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence[Episode]]:

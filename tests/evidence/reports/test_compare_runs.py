@@ -63,11 +63,14 @@ def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
     pair = document["conditions"]["in-distribution"]["pairs"]["high - low"]
     assert pair["reward"]["episodes"] == 8
     assert pair["reward"]["mean"] > 0
-    assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"])]
+    assert differing_settings(runs) == {"grpo.lr": {"low": "0.1", "high": "0.2"}}
     with (runs["low"] / "recipe.toml").open("a") as recipe:
         recipe.write("group_size = 3\n[teach]\nenabled = true\n")  # as it is if nothing is said
     size = GrpoConfig().group_size
-    assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
+    assert differing_settings(runs) == {
+        "grpo.lr": {"low": "0.1", "high": "0.2"},
+        "grpo.group_size": {"low": "3", "high": str(size)},
+    }
 
 
 def test_runs_of_ones_own_code_are_compared_without_it(runs: dict[str, Path]) -> None:

@@ -32,11 +32,11 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
     repeated, contradicted = _repeats(items)
     unanswered = [item for item in items if answered and not gold_answer(item.answer)]
     unscored = [item for item in items if not _gold_scores(item)]
-
-    def too_long(item: Item) -> bool:
-        """True if a row's prompt leaves no room for an answer."""
+    too_long: list[Item] = []
+    for item in items:
         system = tasks.system_prompt if item.system is None else item.system
-        return limit is not None and length(system, item.question) > limit
+        if limit is not None and length(system, item.question) > limit:
+            too_long.append(item)
 
     # Report, fault, rows, remedy: failures spoil a run or its proof, the others cost some of it.
     rules = [
@@ -44,7 +44,7 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
          "remove these rows, or name the right column with answer="),
         (failed, "gold answers: rows whose own gold answer does not score 1", unscored,
          "write the answers as plain values, or grade them with a reward function of your own"),
-        (failed, f"prompt length: rows with a prompt of more than {limit} tokens", [item for item in items if too_long(item)],
+        (failed, f"prompt length: rows with a prompt of more than {limit} tokens", too_long,
          "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context"),
         (warned, "duplicates: questions that more than one row asks", repeated,
          "remove the repeats, or they are trained on more often than the others"),
@@ -97,9 +97,8 @@ def _answers_differ(items: Sequence[Item]) -> bool:
 def _overlap(tasks: TableTasks) -> list[Item]:
     """Held-out rows whose question is trained on."""
     trained = {question_key(item.question) for item in tasks.splits["train"]}
-    held = {
-        question_key(item.question): item for split in ("in-distribution", "held-out") for item in tasks.splits[split]
-    }
+    held_out = [*tasks.splits["in-distribution"], *tasks.splits["held-out"]]
+    held = {question_key(item.question): item for item in held_out}  # each question once
     return [item for key, item in held.items() if key in trained]
 
 
@@ -116,16 +115,15 @@ def environment(subject: Subject) -> list[Finding]:
     except (Exception, SystemExit) as error:
         return [failed(f"a training task cannot be begun: {type(error).__name__}: {error}", _PLAY)]
     if not first["text"].strip():
-        return [
-            failed(
-                "the first observation of a training task is empty", "look at it with gradus show ENVIRONMENT --play"
-            )
-        ]
-    if (differing := unequal_starts(first, again)) is not None:
+        remedy = "look at it with gradus show ENVIRONMENT --play"
+        return [failed("the first observation of a training task is empty", remedy)]
+    differing = unequal_starts(first, again)
+    if differing is not None:
         return [failed(f"seed {task.seed} began with {differing}", _ALIKE)]
     if spec.teacher is not None and spec.teacher in spec.policies:
         episode = roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.offline_grader).episodes[0]
-        if (fault := episode.failure) is not None:
+        fault = episode.failure
+        if fault is not None:
             evidence = f"an episode of {spec.teacher} failed in {fault.stage}: {fault.type}: {fault.message}"
             return [failed(evidence, _PLAY)]
     turns = "one turn" if spec.max_turns == 1 else f"up to {spec.max_turns} turns"

@@ -13,48 +13,37 @@ from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
-from gradus.runs.forecast.base_probe import BaseProbe, load_base, probe_base, way_out, with_sft_step
+from gradus.runs.forecast.base_probe import BaseProbe, load_base, mean_reward, probe_base, way_out, with_sft_step
 from gradus.runs.forecast.prompts import PromptTrial, try_prompts
 from gradus.runs.forecast.time import TimePlan, plan_time, seconds_of, teaches_rows
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest, StageInputs
-from gradus.runs.recipe.record import Recipe
 from gradus.runs.sources import reward_sources
-from gradus.stats import mean_interval
 from gradus.training.distributed.processes import world
 
 ON_A_CPU = "1h"  # for a published model, unless a time is given
 _TAUGHT_ROWS = 512
 _TRIED_ANSWERS = 8
-_FAR = (
-    0.5  # of the reference answers' reward: a base below it learns faster from them than from its own few right answers
-)
+# Of the reference answers' reward: a base below it learns faster from them than from its own few right answers.
+_FAR = 0.5
 
 
 @frozen_record
 class BaseLook:
-    """A probe and what follows from it: prompts, changes of the recipe, and the plan of time.
+    """A probe and what follows from it: prompts, changes of the recipe, and the plan of time."""
 
-    ``problem``: why there is nothing to learn from, or no time for it, and the way out; None if there is something, or SFT comes first.
-    """
-
-    trial: PromptTrial | None
+    trial: PromptTrial | None  # None if no prompts were tried
     probe: BaseProbe
-    warm_start: str
+    warm_start: str  # a sentence if SFT was added; else empty
     plan: TimePlan
     changes: Json
+    # Why there is nothing to learn from, or no time for it, and the way out; None if there is something, or SFT comes first.
     problem: tuple[str, str] | None
-
-    @property
-    def recipe(self) -> Recipe:
-        """Returns the recipe with all changes."""
-        return self.plan.recipe
 
     def lines(self) -> list[str]:
         """Returns what a person reads before the run."""
-        prompts = [] if self.trial is None else [self.trial.line()]
-        warm_start = [self.warm_start] if self.warm_start else []
-        return [*prompts, *self.probe.lines(), *warm_start, *self.plan.lines()]
+        prompts = self.trial.line() if self.trial else ""
+        return list(filter(None, [prompts, *self.probe.lines(), self.warm_start, *self.plan.lines()]))
 
 
 def is_probed(job: Job) -> bool:
@@ -62,7 +51,9 @@ def is_probed(job: Job) -> bool:
     recipe = job.recipe
     if recipe.model.path is None or is_nano(recipe.model.path):
         return False
-    return not recipe.quick and recipe.grpo.sampler == "local" and recipe.trainer == "local" and world().size == 1
+    is_here = recipe.grpo.sampler == "local" and recipe.trainer == "local"
+    # Several processes would each probe and choose for themselves, and then train with different settings.
+    return is_here and not recipe.quick and world().size == 1
 
 
 def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: int = 1) -> BaseLook:
@@ -70,31 +61,37 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     import torch
 
     began = clock.perf_counter()
-    text = time or ("" if torch.cuda.is_available() else ON_A_CPU)
-    limit = seconds_of(text) / seeds if text else None
+    time = time or (None if torch.cuda.is_available() else ON_A_CPU)
+    limit = None if time is None else seconds_of(time) / seeds
     loaded, load_seconds = load_base(job)
+    changes: JsonDict = {}
+    # The prompt comes first: the probe measures the answers that the run will train on.
     trial = try_prompts(job, loaded, fixed)
-    changes: JsonDict = {} if trial is None else dict(trial.changes())
-    job = job.with_settings(changes)
+    if trial is not None:
+        changes |= trial.changes()
+        job = job.with_settings(changes)
     probe = probe_base(job, loaded, load_seconds)
-    warm_changes, warm_start = {}, ""
-    problem = None
+    warm_start, problem = "", None
     if needs_warm_start(job, probe, fixed, short=trial is not None):
-        warm_changes = warm_start_settings(job)
-        warm_start = f"the base earns far less than the reference answers, so SFT on {warm_changes['teach.episodes']} of them comes first"
+        settings = warm_start_settings(job)
+        count = settings["teach.episodes"]
+        warm_start = f"the base earns far less than the reference answers, so SFT on {count} of them comes first"
+        changes |= settings
+        job = job.with_settings(settings)
     elif probe.silent and not job.recipe.teach.enabled:
         why, remedy = way_out(probe, job.environment, job.recipe.grpo)
         problem = f"the base has nothing to learn from here: {why}", remedy
-    job = job.with_settings(warm_changes)
-    if teaches_rows(job):
+    if teaches_rows(job):  # last, because it trains the model that was probed
         probe = with_sft_step(probe, job, loaded)
-    plan = plan_time(job, probe, probe_seconds=clock.perf_counter() - began, limit=limit, fixed=fixed, timed=seeds == 1)
+    spent = clock.perf_counter() - began
+    # Seeds of one run should have the same number of steps, so that none of them ends by the clock.
+    plan = plan_time(job, probe, probe_seconds=spent, limit=limit, fixed=fixed, timed=seeds == 1)
     return BaseLook(
         trial=trial,
         probe=probe,
         warm_start=warm_start,
         plan=plan,
-        changes={**changes, **warm_changes, **plan.changes},
+        changes={**changes, **plan.changes},
         problem=problem or plan.problem,
     )
 
@@ -109,24 +106,30 @@ def needs_warm_start(job: Job, probe: BaseProbe, fixed: Collection[str], *, shor
     decided = job.recipe.teach.enabled or "teach.enabled" in fixed
     if decided or not isinstance(spec.data_set, TableTasks) or spec.teacher is None:
         return False
-    if not (short or probe.silent):
+    if not short and not probe.silent:
         return False
     tasks = [spec.train_task(index) for index in range(_TRIED_ANSWERS)]
-    rolled = roll_out(
-        spec, spec.policy(spec.teacher), tasks, seed=job.recipe.seed, key=("reference",), grader=job.grader
-    )
-    reward = mean_interval([episode.reward_value for episode in rolled.episodes])
+    teacher = spec.policy(spec.teacher)
+    rolled = roll_out(spec, teacher, tasks, seed=job.recipe.seed, key=("reference",), grader=job.grader)
+    reference = mean_reward(rolled.episodes).mean
+    # Without a signal GRPO cannot begin, so that any higher reward of the reference answers is worth learning.
     share = 1.0 if probe.silent else _FAR
-    return reward.mean is not None and share * reward.mean > (probe.reward.mean or 0.0)
+    return reference is not None and share * reference > (probe.reward.mean or 0.0)
 
 
 def warm_start_settings(job: Job) -> JsonDict:
     """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
     rows = job.environment.data_set
     assert isinstance(rows, TableTasks)
-    changes: JsonDict = {"teach.enabled": True, "teach.episodes": min(_TAUGHT_ROWS, rows.size("train"))}
-    stops = {"sft.epochs": 20, "sft.patience": 3, "sft.validation_share": 0.15}
-    return {**changes, "sft.batch_size": 16, **stops}
+    return {
+        "teach.enabled": True,
+        "teach.episodes": min(_TAUGHT_ROWS, rows.size("train")),
+        "sft.batch_size": 16,
+        # The epochs are the most: it ends when the loss on held-out answers has not fallen for three of them.
+        "sft.epochs": 20,
+        "sft.patience": 3,
+        "sft.validation_share": 0.15,
+    }
 
 
 def fitted_job(
@@ -149,10 +152,10 @@ def fitted_job(
     manifest = Manifest(folder)
     settings = {"recipe": job.recipe.model_dump(mode="json"), "time": time}
     inputs = StageInputs(settings=settings, data=reward_sources(job))
+    # A second look would measure other times and fit other settings, which the stages that are done do not have.
     if manifest.begun("grpo") or manifest.done("plan", inputs):
         stored: Json = manifest.extra("plan").get("settings", {})
-        changes = {name: value for name, value in stored.items() if name not in fixed}
-        return job.with_settings(changes)
+        return job.with_settings({name: value for name, value in stored.items() if name not in fixed})
     with manifest.doing("plan", inputs) as record:
         look = look_at_base(job, time=time, fixed=fixed, seeds=seeds)
         for line in look.lines():
@@ -164,4 +167,4 @@ def fitted_job(
         limit = None if "grpo.max_steps" in fixed or seeds > 1 else look.plan.limit
         plan = {"seconds": dict(look.plan.seconds), "limit": limit}
         record |= {"settings": dict(look.changes), "probe": asdict(look.probe), "plan": plan}
-    return job.with_recipe(look.recipe)
+    return job.with_recipe(look.plan.recipe)

@@ -32,13 +32,13 @@ _KEPT = 0.65  # share of a training pass's memory that the C library does not gi
 
 @frozen_record
 class MemoryPlan:
-    """A forecast. ``memory`` is in bytes by what holds it, above what an idle process with torch takes, at the worse ``moment`` of a step."""
+    """A forecast of the bytes at the worse of two moments of a step."""
 
     model: ModelShape
     lengths: Lengths
     hardware: Hardware
-    memory: Mapping[str, float]
-    moment: str
+    memory: Mapping[str, float]  # bytes by what holds them, above what an idle process with torch takes
+    moment: str  # sampling or training
 
     @property
     def peak(self) -> float:
@@ -54,7 +54,8 @@ class MemoryPlan:
 def memory_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> MemoryPlan:
     """Returns the forecast for a run."""
     held = {"weights": _weights(shape, config, hardware), **_trained_state(shape, config, hardware)}
-    gradients = held.pop("gradients")
+    gradients = held.pop("gradients")  # of the training moment alone
+    # With adapters it is the model itself, with the adapters that it began with.
     if config.kl_coef and config.lora is None:
         held["reference"] = float(shape.parameters * weight_bytes(config, hardware))
     training = {
@@ -91,16 +92,16 @@ def trained_parameters(shape: ModelShape, config: TrainerConfig) -> int:
 
 def _weights(shape: ModelShape, config: GrpoConfig, hardware: Hardware) -> float:
     """The model's weights, and adapters in float32 besides."""
-    number = weight_bytes(config, hardware)
-    whole = shape.parameters - (shape.matrices if config.quantize else 0)
     adapters = 4.0 * trained_parameters(shape, config) if config.lora else 0.0
-    return whole * number + (shape.matrices * _FOUR_BITS if config.quantize else 0.0) + adapters
+    quantized = shape.matrices if config.quantize else 0
+    others = shape.parameters - quantized
+    return others * weight_bytes(config, hardware) + quantized * _FOUR_BITS + adapters
 
 
 def _trained_state(shape: ModelShape, config: GrpoConfig, hardware: Hardware) -> dict[str, float]:
     """Gradients, masters and moments, in float32: weights of 16 bits have masters of 32, adapters need none."""
     trained = float(trained_parameters(shape, config))
-    inside = min(trained, shape.matrices)
+    inside = min(trained, shape.matrices)  # of muon, which takes AdamW for embeddings and norms
     moments = {"adamw": 8.0 * trained, "adamw_8bit": 2.0 * trained, "muon": 4.0 * inside + 8.0 * (trained - inside)}
     rounded = config.lora is None and weight_bytes(config, hardware) == 2
     state = {"gradients": 4.0 * trained, "optimizer": moments[config.optimizer]}
@@ -114,8 +115,7 @@ def rows_at_once(config: GrpoConfig) -> int:
 def cache_bytes(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:
     """Keys and values of so many rows; after several turns up to a quarter is empty, and while it grows one layer exists twice."""
     capacity = max(_FIRST_CAPACITY, lengths.whole * (1.0 if lengths.turns == 1 else 1.1))
-    if shape.context is not None:
-        capacity = min(capacity, shape.context)
+    capacity = min(capacity, shape.context or capacity)
     return 2.0 * rows * capacity * shape.kv * (shape.layers + 0.5) * number
 
 
@@ -139,8 +139,8 @@ def _tokens(config: GrpoConfig, lengths: Lengths) -> tuple[float, float]:
     """Tokens of a training microbatch, and the share of them that was sampled."""
     read, sampled = step_tokens(config, lengths)
     step = read + sampled
-    longest = lengths.whole  # a sequence is never cut
-    return float(max(min(config.token_budget, step), longest)), sampled / step
+    microbatch = max(min(config.token_budget, step), lengths.whole)  # a sequence is never cut
+    return float(microbatch), sampled / step
 
 
 def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
@@ -152,17 +152,15 @@ def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardwa
     narrow = config.autocast and (hardware.kind == "cuda" or autocasts(config.autocast, hardware.kind))
     width = 2 if narrow else weight_bytes(config, hardware)
     copied = 2 * shape.kv * (1 + lengths.prompt / max(lengths.answer, 1) * sampled)
-    layer = (9 * shape.hidden + 2 * shape.kv + copied + 4 * shape.intermediate) * tokens * width
-    adapters = 0.0
+    layer = 9 * shape.hidden + 2 * shape.kv + copied + 4 * shape.intermediate  # numbers of one token
     if config.lora is not None:
-        adapters = 2 * 7 * config.lora.rank * tokens * width
-    kept = shape.layers * (layer + adapters)
+        layer += 2 * 7 * config.lora.rank  # of seven matrices
+    kept = shape.layers * layer
     if config.gradient_checkpointing:
-        # one layer at a time is recomputed; the C library holds on to about two more (measured)
-        recomputed = (layer + adapters) * (3 if hardware.kind == "cpu" else 1)
-        kept = shape.layers * shape.hidden * tokens * width + recomputed
-    backward = (2 * shape.intermediate + 2 * shape.hidden) * tokens * width
-    return float(kept + backward)
+        # One layer at a time is recomputed; the C library holds on to about two more (measured).
+        kept = shape.layers * shape.hidden + layer * (3 if hardware.kind == "cpu" else 1)
+    backward = 2 * shape.intermediate + 2 * shape.hidden
+    return float((kept + backward) * tokens * width)
 
 
 def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
@@ -191,9 +189,10 @@ def check_fits(plan: MemoryPlan, config: GrpoConfig) -> None:
     """Raises ConfigError if a plan does not fit; it names settings that do, if there are any."""
     if plan.fits:
         return
-    fitted, _, changed = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
-    shorter = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
-    way = f"set {' and '.join(as_set('grpo', changed))}" if fitted.fits else shorter
+    fitted, _, changes = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
+    way = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
+    if fitted.fits:
+        way = f"set {' and '.join(as_set('grpo', changes))}"
     need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
     raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {way}")
 
@@ -206,27 +205,28 @@ def fit_to_memory(
     Cheapest first: what costs only time comes before adapters, which change what is trained. If nothing is enough, the plan is that of
     the last attempt, and :func:`check_fits` refuses it.
     """
+    budgets, rows = (8192, 4096, 2048, 1024, 512, 256), (64, 32, 16, 8, 4, 2, 1)
     attempts: list[JsonDict] = [{"gradient_checkpointing": True}]
-    attempts += [
-        {"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512, 256) if budget < config.token_budget
-    ]
-    attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8, 4, 2, 1) if rows < rows_at_once(config)]
-    attempts += [{"lora": _ADAPTERS, "lr": 1e-5}] if config.lora is None else []
-    attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}] if hardware.kind != "cpu" else []
-    changed: JsonDict = {}
+    attempts += [{"token_budget": budget} for budget in budgets if budget < config.token_budget]
+    attempts += [{"batch_size": size} for size in rows if size < rows_at_once(config)]
+    if config.lora is None:
+        attempts.append({"lora": _ADAPTERS, "lr": 1e-5})
+    if hardware.kind != "cpu":
+        attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}]
+    changes: JsonDict = {}
     fitted, plan = config, memory_forecast(shape, config, lengths, hardware)
     for attempt in attempts:
         if plan.fits:
             break
-        wanted = {**config.model_dump(exclude_unset=True), **changed, **attempt}
-        if "quantize" in attempt and not wanted.get("lora"):
+        settings = {**config.model_dump(exclude_unset=True), **changes, **attempt}
+        if "quantize" in attempt and not settings.get("lora"):  # weights of four bits are not trained themselves
             continue
-        other = GrpoConfig.model_validate(wanted)
+        other = GrpoConfig.model_validate(settings)
         smaller = memory_forecast(shape, other, lengths, hardware)
+        # A setting that does not help at the peak costs time for nothing.
         if smaller.peak < plan.peak:
-            fitted, plan, changed = other, smaller, {**changed, **attempt}
-    real = {key: value for key, value in changed.items() if value != getattr(config, key)}
-    return plan, fitted, real
+            fitted, plan, changes = other, smaller, changes | attempt
+    return plan, fitted, {key: value for key, value in changes.items() if value != getattr(config, key)}
 
 
 def as_set(section: str, changes: Json) -> list[str]:

@@ -29,16 +29,14 @@ def model(subject: Subject) -> list[Finding]:
         try:
             hub.cached_file(name, "config.json", local_files_only=True)
         except OSError:
-            return [
-                not_checked(f"{name} is not a folder and not in the cache of the hub", "give --online, or a folder")
-            ]
-    text = subject.config.get_text_config()
+            evidence = f"{name} is not a folder and not in the cache of the hub"
+            return [not_checked(evidence, "give --online, or a folder")]
+    rows = subject.config.get_text_config().vocab_size
     renderer = subject.renderer  # raises for a template that rewrites what was said
     tokens = len(renderer.tokenizer)
-    if tokens > text.vocab_size:
-        return [
-            failed(f"the tokenizer has {tokens} tokens, the model {text.vocab_size}", "use the tokenizer of this model")
-        ]
+    # A model may have more rows than tokens: many are padded to a multiple.
+    if tokens > rows:
+        return [failed(f"the tokenizer has {tokens} tokens, the model {rows}", "use the tokenizer of this model")]
     form = "plain labels, no chat template" if renderer.plain else "chat template extends turn by turn"
     findings = [passed(f"{subject.config.model_type}, {tokens:,} tokens, {form}")]
     if renderer.plain and subject.trained:
@@ -63,15 +61,16 @@ def context(subject: Subject) -> list[Finding]:
     """Prompts and answers fit into the model's context, and the answers into what may be sampled."""
     from gradus.policies.local.loading import context_length
 
-    held = context_length(subject.config)
-    longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
-    if (wrong := too_long(subject)) is not None:
+    wrong = too_long(subject)
+    if wrong is not None:
         return [wrong]
+    longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
     if longest.answer > allowed:
         remedy = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
         report = failed if subject.trained else warned
         return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", remedy)]
-    return [passed(f"the longest sequence needs {longest.needed} of {held or 'any number of'} tokens")]
+    room = context_length(subject.config) or "any number of"
+    return [passed(f"the longest sequence needs {longest.needed} of {room} tokens")]
 
 
 def reference(subject: Subject) -> list[Finding]:
@@ -84,22 +83,22 @@ def reference(subject: Subject) -> list[Finding]:
     if not lower:
         return [passed(f"the reference answers earn {most:g}, the most that there is")]
     evidence = f"{len(lower)} of {len(values)} reference answers earn less than {most:g}, the most that there is"
-    return [
-        failed(evidence, "let the reward take the answers as the rows write them; gradus audit shows which it refuses")
-    ]
+    remedy = "let the reward take the answers as the rows write them; gradus audit shows which it refuses"
+    return [failed(evidence, remedy)]
 
 
 def most_of(grader: Grader) -> float | None:
     """Returns the most that a grader of reward functions gives; None if a function does not say its range."""
     rewards = rewards_of(grader)
-    if rewards is None:
+    if rewards is None or grader.remote:  # a judge is not asked before the run
         return None
     most = 0.0
     for name, function in rewards.functions.items():
-        is_ours = getattr(function, "__module__", "").startswith("gradus.")
-        limits = rewards.ranges.get(name, (0.0, 1.0) if is_ours else None)
-        if limits is None or grader.remote:
+        is_built_in = getattr(function, "__module__", "").startswith("gradus.")
+        limits = rewards.ranges.get(name, (0.0, 1.0) if is_built_in else None)
+        if limits is None:
             return None
+        # With a negative weight the lower limit earns the most.
         most += max(rewards.weights[name] * limit for limit in limits)
     return most
 
@@ -156,7 +155,8 @@ def changes_for_card(job: Job, memory: str, *, online: bool) -> list[str]:
     circumstances = Circumstances(online=online and job.recipe.model.path is not None)
     with TemporaryDirectory(prefix="gradus-plan-") as scratch:
         subject = Subject(job, Path(scratch), circumstances)
-        if (wrong := too_long(subject)) is not None:
+        wrong = too_long(subject)
+        if wrong is not None:  # no smaller batch shortens a sequence
             raise ConfigError(f"{wrong.evidence}; {wrong.remedy}")
         plan, config, changes = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
     check_fits(plan, config)
@@ -173,7 +173,9 @@ def memory(subject: Subject) -> list[Finding]:
     hardware = this_machine() if card is None else card_of(card)
     plan = memory_forecast(subject.shape, config, lengths_of(subject), hardware)
     check_fits(plan, config)  # raises, naming the setting to change
-    line = f"{plan.peak / GIB:.2f} of {hardware.memory / GIB:.1f} GiB of {hardware.name}, most of it {max(plan.memory, key=lambda name: plan.memory[name])}"
+    largest = max(plan.memory, key=lambda name: plan.memory[name])
+    room = f"{hardware.memory / GIB:.1f} GiB of {hardware.name}"
+    line = f"{plan.peak / GIB:.2f} of {room}, most of it {largest}"
     if plan.peak > _TIGHT * hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]
@@ -181,9 +183,12 @@ def memory(subject: Subject) -> list[Finding]:
 
 def lengths_of(subject: Subject) -> Lengths:
     """Lengths in the model's tokens. A forecast multiplies them by the turns; here they are shares of a real sequence, so that both agree."""
-    longest, config, context = subject.longest, subject.recipe.grpo, subject.shape.context
-    answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.answers / longest.turns)
+    longest, context = subject.longest, subject.shape.context
     prompt = math.ceil(longest.prompts / longest.turns)
+    # In one turn each answer may be as long as the limit; over many turns not all of them are.
+    answer = math.ceil(longest.answers / longest.turns)
+    if longest.turns == 1:
+        answer = subject.recipe.grpo.sampling.max_new_tokens
     lengths = Lengths(prompt=prompt, answer=answer, turns=longest.turns, first=longest.first)
     if context is not None and lengths.whole > context:
         return replace(lengths, answer=max(1, context // longest.turns - prompt))

@@ -39,15 +39,13 @@ _LIMITS = {torch.float64: 1e-6, torch.float32: 2e-3}  # nats, the largest differ
 
 @frozen_record
 class ModelProbe:
-    """Largest differences of log-probs in nats. ``sampler``: sampled against plain forward; ``trainer``: scored by
-    the trainer against plain forward; ``mean``: the mean of both. ``shared``: whether the trainer computes shared prefixes once;
-    ``own_cache``: whether the sampler uses the cache of Gradus, and not transformers' general one."""
+    """Differences of log-probs from those of a plain forward, in nats."""
 
-    sampler: float
-    trainer: float
-    mean: float
-    shared: bool
-    own_cache: bool
+    sampler: float  # the largest of what was sampled
+    trainer: float  # the largest of what the trainer computes
+    mean: float  # of both
+    shared: bool  # the trainer computes shared prefixes once
+    own_cache: bool  # the sampler uses the cache of Gradus, and not transformers' general one
 
     @property
     def sentence(self) -> str:
@@ -74,6 +72,7 @@ def check_model(loaded: LoadedModel) -> ModelProbe:
             "or choose another model"
         ) from error
     largest, mean = _limit(loaded.dtype)
+    # A mean that is not a number is not at most the limit either.
     if not (probe.sampler <= largest and probe.trainer <= largest and probe.mean <= mean):
         raise ConfigError(
             f"{name}: log-probs differ from the plain forward by {probe.sampler:.2g} nats in the sampler and {probe.trainer:.2g} "
@@ -99,17 +98,18 @@ def probe_model(loaded: LoadedModel) -> ModelProbe:
     disable_dropout(loaded.model)
     sampling = SamplingConfig(max_new_tokens=6)
     policy = LocalPolicy(loaded, sampling, name="probe")
-    roomy = loaded.context is None or loaded.context >= _LONG_ENOUGH
-    sampled_actions = _sampled(policy, _SYSTEM if roomy else "", _SHOWN if roomy else _SHORT)
-    sequences = [_sequence(actions, number) for number, actions in enumerate(sampled_actions)]
+    system, shown = _SYSTEM, _SHOWN
+    if loaded.context is not None and loaded.context < _LONG_ENOUGH:
+        system, shown = "", _SHORT
+    sequences = [_sequence(actions, number) for number, actions in enumerate(_sampled(policy, system, shown))]
     sampled = torch.cat([sequence.logprobs for sequence in sequences]).numpy()
     plain = np.concatenate([_plain(loaded, sequence) for sequence in sequences])
     trained = _trained(loaded, sequences, sampling)
-    gaps = np.abs(sampled - plain), np.abs(trained - plain)
+    sampler, trainer = np.abs(sampled - plain), np.abs(trained - plain)
     return ModelProbe(
-        sampler=_largest(gaps[0]),
-        trainer=_largest(gaps[1]),
-        mean=float(np.mean(gaps)),
+        sampler=_largest(sampler),
+        trainer=_largest(trainer),
+        mean=float(np.mean([sampler, trainer])),
         shared=supports_tree(loaded.model),
         own_cache=policy.plan is not None,
     )
@@ -124,17 +124,19 @@ def _sampled(policy: LocalPolicy, system: str, shown: Sequence[str]) -> list[lis
     """Two turns of two groups of two; the members of a group read the same first, and other things later."""
     task = Task(environment="probe", seed=0)
     environment: Any = None  # a local policy never looks at it
-    starts = [
-        EpisodeStart(
-            task=task, system_prompt=system, key=("probe", row), group=row // 2, member=row % 2, environment=environment
+    starts: list[EpisodeStart] = []
+    for row in range(4):
+        group, member = divmod(row, 2)
+        key = ("probe", row)
+        start = EpisodeStart(
+            task=task, system_prompt=system, key=key, group=group, member=member, environment=environment
         )
-        for row in range(4)
-    ]
+        starts.append(start)
     session = policy.start(starts)
     actions_of: list[list[Action]] = [[] for _ in starts]
-    for turn in range(2):
-        texts = [shown[row // 2] if turn == 0 else shown[2 + row % 2] for row in range(4)]
-        requests = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(texts)]
+    # Equal beginnings are what the trainer shares, and different ends are what it must keep apart.
+    for places in ((0, 0, 1, 1), (2, 3, 2, 3)):
+        requests = [Request(row=row, observation=Observation(text=shown[i])) for row, i in enumerate(places)]
         for row, action in enumerate(session.act(requests)):
             if action.failure is not None:
                 raise PolicyError(f"the model cannot answer: {action.failure.message}")
@@ -171,6 +173,7 @@ def _plain(loaded: LoadedModel, sequence: TrainingSample) -> np.ndarray:
     ids = sequence.ids.to(loaded.device)
     logprobs = loaded.model(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(-1)
     places = sequence.positions.to(loaded.device)
+    # The logits at a place are those of the token behind it.
     return logprobs[places - 1].gather(1, ids[places][:, None])[:, 0].double().cpu().numpy()
 
 
@@ -182,6 +185,6 @@ def _trained(loaded: LoadedModel, sequences: Sequence[TrainingSample], sampling:
         for batch in microbatches(sequences, budget=4096, share=supports_tree(loaded.model)):
             logprobs = score_tokens(loaded.model, batch.to(loaded.device), sampling).logprobs.double().cpu().numpy()
             rows = batch.labels.row.cpu().numpy()
-            for row, index in enumerate(batch.sequences):
+            for row, index in enumerate(batch.sequences):  # microbatches are sorted by length
                 scored[index] = logprobs[rows == row]
     return np.concatenate([scored[index] for index in range(len(sequences))])

@@ -45,11 +45,13 @@ class PromptTrial:
 
     def changes(self) -> dict[str, str | None]:
         """Returns the setting that follows: a better prompt than a person's is asked of the base beside it."""
+        best = self.best
         if not self.fixed:
-            return {_KEY: self.best.text}
+            return {_KEY: best.text}
         rewards = {prompt.name: prompt.reward.mean or 0.0 for prompt in self.prompts}
-        better = rewards[self.best.name] > rewards[_INSTRUCTION]
-        return {"eval.prompted": self.best.text} if better and self.best.text is not None else {}
+        if best.text is None or rewards[best.name] <= rewards[_INSTRUCTION]:
+            return {}
+        return {"eval.prompted": best.text}
 
     def line(self) -> str:
         """Returns the figures in a line."""
@@ -82,27 +84,27 @@ def prompts_of(job: Job) -> dict[str, str | None]:
     if line is None or not isinstance(tasks, TableTasks) or tasks.system_prompt != line:
         return {}
     texts: dict[str, str | None] = {"none": None, _INSTRUCTION: line}
-    items = [item for item in mixed(tasks.splits["train"]) if item.answer and len(example_of(item)) <= _LONG_EXAMPLE]
+    examples = [example_of(item) for item in mixed(tasks.splits["train"]) if item.answer]
+    examples = [example for example in examples if len(example) <= _LONG_EXAMPLE]
     for count in _EXAMPLES:
-        if len(items) > 2 * count:
-            examples = "\n\n".join(map(example_of, items[:count]))
-            texts[f"{count} examples"] = f"{line}\n\n{examples}"
+        if len(examples) > 2 * count:  # rows that are shown in a prompt are not trained on
+            texts[f"{count} examples"] = "\n\n".join([line, *examples[:count]])
     return texts
 
 
 def _tasks_by_question(spec: EnvironmentSpec) -> Mapping[str, Task]:
     """Returns the tasks of one pass through the training rows by what they ask."""
-    tasks, content = spec.data_set, spec.content
-    assert isinstance(tasks, TableTasks)
+    rows, content = spec.data_set, spec.content
+    assert isinstance(rows, TableTasks)
     assert content is not None
-    passed = [spec.train_task(index) for index in range(tasks.size("train"))]
-    return {content(task): task for task in passed}
+    tasks = [spec.train_task(index) for index in range(rows.size("train"))]
+    return {content(task): task for task in tasks}
 
 
 def _questions(jobs: Mapping[str, Job]) -> list[str]:
     """Returns questions that every candidate can ask: none of them is an example of a prompt."""
     by_job = [_tasks_by_question(job.environment) for job in jobs.values()]
-    shared = set(by_job[0]).intersection(*by_job)
+    shared = set.intersection(*map(set, by_job))
     return [question for question in by_job[0] if question in shared][:QUESTIONS]
 
 

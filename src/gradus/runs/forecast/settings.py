@@ -61,15 +61,16 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
 
 def _enough_tasks(subject: Subject) -> None:
     """One condition must have as many seeds as are asked for; a smaller one gives all it has."""
-    section, spec = subject.recipe.eval, subject.spec
-    named = section.conditions or spec.conditions
-    sizes = {name: len(spec.conditions[name].seeds) for name in named if name in spec.conditions}
-    largest = max(sizes, key=lambda name: sizes[name], default=None)
-    if largest is not None and section.episodes is not None and not 1 <= section.episodes <= sizes[largest]:
-        raise ConfigError(
-            f"eval.episodes = {section.episodes}, and condition {largest!r} has {sizes[largest]} seeds; set eval.episodes to a number "
-            f"between 1 and {sizes[largest]}"
-        )
+    section, conditions = subject.recipe.eval, subject.spec.conditions
+    # A condition that does not exist is another finding.
+    names = [name for name in section.conditions or conditions if name in conditions]
+    if not names or section.episodes is None:
+        return
+    largest = max(names, key=lambda name: len(conditions[name].seeds))
+    most = len(conditions[largest].seeds)
+    if not 1 <= section.episodes <= most:
+        sizes = f"eval.episodes = {section.episodes}, and condition {largest!r} has {most} seeds"
+        raise ConfigError(f"{sizes}; set eval.episodes to a number between 1 and {most}")
 
 
 def _policy(subject: Subject, name: str) -> None:
@@ -80,7 +81,9 @@ def _policy(subject: Subject, name: str) -> None:
 
 def settings(subject: Subject) -> list[Finding]:
     """Settings that are allowed and usually disappoint, and those of a nano model, which spoil a trained one."""
-    findings = [*(_for_nano(subject.recipe) if subject.trained else ()), *_disappointing(subject)]
+    findings = list(_disappointing(subject))
+    if subject.trained:
+        findings = [*_for_nano(subject.recipe), *findings]
     grpo = subject.recipe.grpo
     return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
 
@@ -98,9 +101,10 @@ def _disappointing(subject: Subject) -> Iterator[Finding]:
     if taught and trained_on < sft.batch_size:
         less = f"{trained_on} taught episodes are less than one batch of {sft.batch_size}"
         yield warned(less, "raise teach.episodes or lower sft.batch_size")
-    rows = subject.spec.data_set.size("train") if subject.spec.data_set is not None else None
-    # Where SFT is taught all rows there are no others to begin with.
-    if grpo.first_task < taught and (rows is None or taught < rows):
+    rows = subject.spec.data_set
+    # If SFT is taught all rows there are no others to begin with.
+    has_others = rows is None or taught < rows.size("train")
+    if grpo.first_task < taught and has_others:
         seen = f"GRPO begins with task {grpo.first_task}, which SFT has seen"
         yield warned(seen, f"set grpo.first_task to {taught} or more")
     if grpo.sampling.temperature < _COLD:
@@ -121,13 +125,13 @@ def _for_nano(recipe: Recipe) -> Iterator[Finding]:
     """A failure for each setting of a nano model, in a recipe for a trained one."""
     grpo, sft = recipe.grpo, recipe.sft
     limit, what = (_FULL_RATE, "all weights") if grpo.lora is None else (_LORA_RATE, "adapters")
+    # A stage of the schedule may set a rate of its own.
     rate = max([grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)])
     if rate > limit:
         yield failed(f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}")
     stages = {"sft": sft, "grpo": grpo} if recipe.teach.enabled else {"grpo": grpo}
     if "sft" in stages and sft.lr > _SFT_RATE:
-        remedy = "set sft.lr to 1e-5, or to 1e-4 with lora"
-        yield failed(f"sft.lr {sft.lr:g} spoils a trained model", remedy)
+        yield failed(f"sft.lr {sft.lr:g} spoils a trained model", "set sft.lr to 1e-5, or to 1e-4 with lora")
     for name, stage in stages.items():
         if stage.optimizer == "muon":
             evidence = f"{name}.optimizer muon is for models that are trained from nothing"
