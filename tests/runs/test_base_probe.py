@@ -229,7 +229,7 @@ def test_a_warm_start_may_take_a_share_of_the_time_and_ends_by_its_held_out_loss
     for minutes in (2, 30):
         place = tmp_path / str(minutes)
         fitted = fitted_job(short_job(folder), place, time=f"{minutes}m", fixed=(), anyway=True, tell=lambda line: None)
-        plan = Manifest(place).extra("plan")["plan"]["seconds"]
+        plan = Manifest(place).planned_seconds
         sft = fitted.recipe.sft
         assert plan["sft"] <= 0.6 * 60 * minutes or sft.epochs == 1
         assert sft.patience is not None

@@ -134,7 +134,7 @@ def test_every_term_is_counted() -> None:
     assert "masters" not in memory(lora=None, dtype="float32")
     assert memory(quantize="4bit")["weights"] < memory()["weights"] / 2
     caches = [
-        cache_bytes(THREE_B, config, LENGTHS, 2, rows_at_once(config))
+        cache_bytes(THREE_B, LENGTHS, 2, rows_at_once(config))
         for bound in ({}, {"batch_size": 8})
         for config in [adapters(groups=64, **bound)]
     ]

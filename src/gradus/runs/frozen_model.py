@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -28,6 +29,7 @@ from gradus.core import (
 from gradus.core.answer_cache import AnswerCache, content_key, is_drawn
 from gradus.core.frozen_record import frozen_record
 from gradus.core.money import Price
+from gradus.core.values import JsonDict
 from gradus.environments.verifiable.from_rows import one_turn
 from gradus.runs.policies import make_policy
 
@@ -78,14 +80,16 @@ class FrozenModel:
     def policy(self) -> Policy:
         """The model, loaded when it is first asked."""
         config = self._config
-        row = {"question": "?"}  # an environment lends the model its settings
+        # A policy is made for an environment. Of this one nothing is asked but the sampling of a model that has none of its own.
+        row = {"question": "?"}
         spec = one_turn([row], judge=lambda row, text: 0.0, test=[row])
-        server = {}
+        server: JsonDict = {}
         if self._is_remote:
-            price = None if config.price is None else Price(prompt=config.price[0], completion=config.price[1])
-            server = {"base_url": config.base_url, "concurrency": config.concurrency, "price": price}
+            server = {"base_url": config.base_url, "concurrency": config.concurrency}
+            if config.price is not None:
+                server["price"] = Price(prompt=config.price[0], completion=config.price[1])
         policy = make_policy(spec, config.model, temperature=0.0, max_new_tokens=config.max_tokens, remote=server)
-        usage = getattr(policy, "usage", None)
+        usage = getattr(policy, "usage", None)  # of a server
         if usage is not None:
             usage.account.limit = config.budget
         return policy
@@ -98,6 +102,7 @@ class FrozenModel:
     def ask(self, texts: Sequence[str]) -> list[FrozenAnswer]:
         """Return an answer to each question."""
         questions = [_Question(text, sample) for text in dict.fromkeys(texts) for sample in range(self._times(text))]
+        # The cache is asked first: what a killed run paid for is not paid again.
         unasked = [question for question in questions if self._key(question) not in self._kept]
         errors: dict[_Question, str] = {}
         for start in range(0, len(unasked), _AT_ONCE):
@@ -159,14 +164,15 @@ def _ask_policy(
 
     Raises PolicyError if it cannot be reached.
     """
-    no_environment = cast(Environment, None)  # only privileged policies look at it
-    task = Task(environment="questions", seed=0)
-    starts: list[EpisodeStart] = []
-    for number, key in enumerate(keys):
-        start = EpisodeStart(
-            task=task, system_prompt=system_prompt, key=key, group=number, member=0, environment=no_environment
-        )
-        starts.append(start)
+    start = EpisodeStart(
+        task=Task(environment="questions", seed=0),
+        system_prompt=system_prompt,
+        key=(),
+        group=0,
+        member=0,
+        environment=cast(Environment, None),  # only privileged policies look at it
+    )
+    starts = [replace(start, key=key, group=number) for number, key in enumerate(keys)]
     with closing(policy.start(starts)) as session:
         requests = [Request(row=row, observation=Observation(text=text)) for row, text in enumerate(prompts)]
         return session.act(requests)

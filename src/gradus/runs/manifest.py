@@ -71,9 +71,11 @@ class StageInputs:
 
 def stage_names(recipe: Recipe) -> list[str]:
     """Returns the stages that a recipe has, in order."""
-    absent = {"plan"}
-    absent |= set() if recipe.teach.enabled else {"teach", "sft"}
-    absent |= set() if recipe.distill else {"distill"}
+    absent = ["plan"]  # it is made before the run, for it changes the recipe
+    if not recipe.teach.enabled:
+        absent += ["teach", "sft"]
+    if not recipe.distill:
+        absent.append("distill")
     return [name for name in UPSTREAM if name not in absent]
 
 
@@ -87,9 +89,11 @@ class Manifest:
     def __init__(self, folder: Path, *, redo: bool = False, writing: bool = True) -> None:
         self.folder, self.redo, self.writing = folder, redo, writing
         self.path = folder / MANIFEST
-        document = read_document(self.path, ManifestDocument) if self.path.exists() else None
-        self._stages: dict[str, StageRecord] = dict(document["stages"]) if document else {}
-        self._summaries: dict[str, str] = dict(document["summaries"]) if document else {}
+        self._stages: dict[str, StageRecord] = {}
+        self._summaries: dict[str, str] = {}
+        if self.path.exists():
+            document = read_document(self.path, ManifestDocument)
+            self._stages, self._summaries = document["stages"], document["summaries"]
 
     def done(self, stage: str, inputs: StageInputs) -> bool:
         """True if ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or data, without redo.
@@ -106,10 +110,11 @@ class Manifest:
         resources = [row for row in differing if row[0] in _RESOURCES]
         settings = [row for row in differing if row[0] not in _RESOURCES]
         data, code = _changed(record["data"], inputs.data), _changed(record["code"], inputs.code)
-        if settings or data:
+        has_other_inputs = bool(settings or data)
+        if has_other_inputs:
             self._require_redo(stage, settings, data)
         # Changed code alone is no reason to refuse: a comment may be all that is new. --redo takes it for one.
-        if settings or data or (code and self.redo):
+        if has_other_inputs or (code and self.redo):
             self._forget(stage)
             return False
         if resources and not record["done"]:
@@ -123,21 +128,27 @@ class Manifest:
         """True if ``stage`` was begun."""
         return stage in self._stages
 
-    def extra(self, stage: str) -> Json:
-        """Returns what a stage stored with :meth:`doing` for a later call; empty if it is not done."""
-        record = self._stages.get(stage)
+    @property
+    def plan(self) -> Json:
+        """What the look at the base stored: its ``settings``, its ``probe``, and the ``plan`` of time. Empty if it was not taken to its end."""
+        record = self._stages.get("plan")
         return record["cost"] if record and record["done"] else {}
+
+    @property
+    def planned_seconds(self) -> Mapping[str, float]:
+        """The seconds that are planned for each stage; empty without a plan."""
+        return self.plan.get("plan", {}).get("seconds", {})
 
     def leave_out(self, stages: Collection[str]) -> None:
         """With redo, forget the stages that are not among ``stages``: they are another recipe's, and reports and costs would show them.
 
         Raises ConfigError if there are any and redo is off.
         """
-        absent = [name for name in self._stages if name not in stages and name != "plan"]
+        absent = [name for name in self._stages if name not in (*stages, "plan")]
         if absent and not self.redo:
+            other = f"{self.folder} holds the stage {absent[0]!r} of another recipe, which this one leaves out"
             raise ConfigError(
-                f"{self.folder} holds the stage {absent[0]!r} of another recipe, which this one leaves out; choose another folder "
-                "with --out, or remove it and what builds on it with --redo"
+                f"{other}; choose another folder with --out, or remove it and what builds on it with --redo"
             )
         for name in absent:
             if name in self._stages:  # what builds on a stage is forgotten with it
@@ -146,21 +157,24 @@ class Manifest:
     @contextmanager
     def doing(self, stage: str, inputs: StageInputs) -> Generator[JsonDict]:
         """Do a stage: the cost that is filled in here is stored; seconds and ``paid`` add up over resumed tries."""
-        record = self._stages.get(stage)
-        before = record["seconds"] if record else 0.0
-        # What servers were paid stays counted if a stage is broken off and done again.
-        paid = {key: cost for key, cost in (record["cost"] if record else {}).items() if key == "paid"}
-        self._stages[stage] = {**asdict(inputs), "outputs": {}, "done": False, "seconds": before, "cost": paid}  # pyright: ignore[reportArgumentType]
+        before, cost = 0.0, JsonDict()
+        earlier = self._stages.get(stage)
+        if earlier is not None:  # it was broken off: what it took and what servers were paid stays counted
+            before = earlier["seconds"]
+            cost = {key: value for key, value in earlier["cost"].items() if key == "paid"}
+        self._stages[stage] = {**asdict(inputs), "outputs": {}, "done": False, "seconds": before, "cost": cost}  # pyright: ignore[reportArgumentType]
         record = self._stages[stage]
+        # Before the work, so that a kill leaves the settings that its files were made with.
         self._write()
         started = time.perf_counter()
         try:
-            yield record["cost"]
-            record["done"], record["outputs"] = True, stage_files(self.folder, stage)
+            yield cost
+            record["outputs"] = stage_files(self.folder, stage)
+            record["done"] = True
         finally:
             record["seconds"] = round(before + time.perf_counter() - started, 2)
             # A stage that left nothing and cost nothing may be tried again with other settings.
-            if record["done"] or record["cost"].get("paid") or any(self.folder.glob(f"{stage}/*")):
+            if record["done"] or cost.get("paid") or any(self.folder.glob(f"{stage}/*")):
                 self._write()
             else:
                 self._forget_failed(stage)
@@ -171,13 +185,13 @@ class Manifest:
 
     def seconds_for(self, stage: str) -> float | None:
         """Returns what the plan of time leaves for a stage: the time less what all stages took so far, and what is planned after it. None without one."""
-        plan = self.extra("plan").get("plan", {})
-        if plan.get("limit") is None:
+        limit = self.plan.get("plan", {}).get("limit")
+        if limit is None:
             return None
         # The limit is of the whole run: what earlier stages took longer, this one has less.
         taken = sum(record["seconds"] for record in self._stages.values())
-        after = sum(plan["seconds"].get(name, 0.0) for name in _downstream(stage))
-        return plan["limit"] - taken - after
+        after = sum(self.planned_seconds.get(name, 0.0) for name in _downstream(stage))
+        return limit - taken - after
 
     def keep(self, *names: str) -> None:
         """Store the checksums of files that belong to no stage."""
@@ -186,21 +200,25 @@ class Manifest:
 
     def costs(self) -> list[JsonDict]:
         """One row a stage, in order: stage, seconds, and what else it reported. The plan's is called ``probe``, as in the plan itself."""
-        planned = self.extra("plan").get("plan", {}).get("seconds", {})
         rows: list[JsonDict] = []
         for name in UPSTREAM:
             if name not in self._stages:
                 continue
             record = self._stages[name]
-            stage, cost = ("probe", {}) if name == "plan" else (name, record["cost"])
-            row = {"stage": stage, **cost, "seconds": record["seconds"]}
-            rows.append(row | {"planned": planned[stage]} if stage in planned else row)
+            row: JsonDict = {"stage": name, **record["cost"]}
+            if name == "plan":
+                row = {"stage": "probe"}  # beside it the settings and the plan are stored, which are no costs
+            row["seconds"] = record["seconds"]
+            if row["stage"] in self.planned_seconds:
+                row["planned"] = self.planned_seconds[row["stage"]]
+            rows.append(row)
         return rows
 
     def _require_redo(self, stage: str, settings: list[tuple[str, Any, Any]], data: list[str]) -> None:
         """Raises ConfigError if a stage with other inputs may not be done again."""
-        alone = stage == "model" and set(self._stages) <= {"plan", "model"}  # it is made again in a second
-        if self.redo or alone or stage == "plan":
+        # A nano model that nothing was trained from is made again in a second, and a plan is no work to lose.
+        is_free = stage == "plan" or (stage == "model" and self._stages.keys() <= {"plan", "model"})
+        if self.redo or is_free:
             return
         rows = [f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in settings[:_SHOWN]]
         reasons = [f"settings ({'; '.join(rows)})", *data] if rows else data
@@ -259,11 +277,11 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def _downstream(stage: str) -> list[str]:
     """The stages that build on a stage, directly or by others."""
-    names: list[str] = []
-    for name, needs in UPSTREAM.items():
-        if stage in needs or set(names) & set(needs):
+    names = [stage]
+    for name, needs in UPSTREAM.items():  # in order, so that what a stage needs was looked at before it
+        if not set(names).isdisjoint(needs):
             names.append(name)
-    return names
+    return names[1:]
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

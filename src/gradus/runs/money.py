@@ -53,12 +53,13 @@ class Ledger:
         try:
             yield
         except (KeyboardInterrupt, GradusError):
-            if not (self._stopped or self.account.refused):
+            # What a refused request comes to in a stage is an error of its own, which does not speak of the run's limit.
+            if not self._is_spent:
                 raise
         finally:
             if self._paid or paid:
                 row["paid"] = paid + self._paid
-        if self._stopped or self.account.refused:
+        if self._is_spent:
             raise OutOfMoney(self._sentence(f"{stage} would go beyond it"))
 
     def watch(self, record: Json) -> None:
@@ -68,11 +69,17 @@ class Ledger:
         spent = self._paid + self._machine(time.perf_counter() - self._began)
         # Steps cost about the same, so the last one foretells the next.
         step, self._before = spent - self._before, spent
-        self._stopped = self._stopped or self.account.refused or spent + step > self.account.limit
+        if self.account.refused or spent + step > self.account.limit:
+            self._stopped = True
 
     def must_stop(self) -> bool:
         """True if a training must stop behind its next checkpoint."""
         return self._stopped
+
+    @property
+    def _is_spent(self) -> bool:
+        """True if this stage was stopped, or a request of it refused."""
+        return self._stopped or self.account.refused
 
     def charge(self, policy: Policy, price: Sequence[float] | None) -> None:
         """Puts what a served policy costs on the stage's account."""
@@ -113,8 +120,9 @@ class Ledger:
 
     def _sentence(self, reason: str) -> str:
         """What the run has cost, why it stops, and the way on."""
-        spent, limit = format_money(self.total or 0.0), self.prices.max_cost
-        return f"the run has cost {spent} of at most {format_money(limit or 0.0)}, and {reason}; what was done is kept, and the same command with a higher --max-cost goes on"
+        spent, most = format_money(self.total or 0.0), format_money(self.prices.max_cost or 0.0)
+        onward = "what was done is kept, and the same command with a higher --max-cost goes on"
+        return f"the run has cost {spent} of at most {most}, and {reason}; {onward}"
 
 
 def judges_of(grader: Grader) -> list[Judge]:
@@ -137,32 +145,31 @@ def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
     if not total or results is None or not results["conditions"]:
         return None
     pairs = next(iter(results["conditions"].values()))["pairs"]
-
-    def of_a_dollar(bound: float | None) -> float | None:
-        """A figure for each dollar of the run."""
-        return None if bound is None else bound / total
-
-    for name in ("grpo - base", "distill - base", "sft - base"):
+    for name in ("grpo - base", "distill - base", "sft - base"):  # the last stage that trained
         if name in pairs:
             reward = differences_of(pairs[name])["reward"]
-            mean, low, high = map(of_a_dollar, (reward["mean"], reward["low"], reward["high"]))
+            bounds = reward["mean"], reward["low"], reward["high"]
+            mean, low, high = [None if bound is None else bound / total for bound in bounds]
             return {"pair": name, "mean": mean, "low": low, "high": high}
     return None
 
 
 def forecast_money(job: Job) -> Iterator[str]:
     """Yields the most that servers can be paid in each stage, before anything is spent. A token is taken for four bytes."""
-    prices, spec, recipe = job.recipe.prices, job.environment, job.recipe
-    if not prices.are_set and not any(judge.price for judge in judges_of(job.grader)):
+    recipe, spec = job.recipe, job.environment
+    prices, teach, grpo = recipe.prices, recipe.teach, recipe.grpo
+    judges = judges_of(job.grader)
+    # Without a price no environment is begun: that may take minutes.
+    if not prices.are_set and not any(judge.price for judge in judges):
         return
     start = first_sight(spec, spec.train_task(0))
     first = len(f"{start['system prompt']}{start['text']}".encode()) // _BYTES_A_TOKEN + 1
-    if recipe.teach.enabled and (recipe.teach.policy or "").startswith("remote:") and prices.teacher is not None:
-        longest, episodes = recipe.teach.remote.max_tokens or 512, recipe.teach.episodes
-        most = episodes * _episode_cost(prices.teacher, spec.max_turns, first, longest)
-        yield f"the teacher's {episodes:,} episodes cost at most about {format_money(most)}"
-    grpo = recipe.grpo
-    for judge in judges_of(job.grader):
+    is_served = teach.enabled and (teach.policy or "").startswith("remote:")
+    if is_served and prices.teacher is not None:
+        episode = _episode_cost(prices.teacher, spec.max_turns, first, teach.remote.max_tokens or 512)
+        most = format_money(teach.episodes * episode)
+        yield f"the teacher's {teach.episodes:,} episodes cost at most about {most}"
+    for judge in judges:
         price = judge.price or prices.judge
         if price is not None:
             scores = grpo.max_steps * grpo.groups * grpo.group_size * judge.samples
@@ -174,6 +181,7 @@ def forecast_money(job: Job) -> Iterator[str]:
 
 def _episode_cost(price: Sequence[float], turns: int, first: int, longest: int) -> float:
     """The cost of an episode in which each answer is as long as it may be, and each observation as long as the first."""
+    # Each prompt holds all turns before it.
     prompts = turns * first + turns * (turns - 1) // 2 * (first + longest)
     return Price(prompt=price[0], completion=price[1]).cost(prompts, turns * longest)
 

@@ -31,9 +31,10 @@ def progress_bar(title: str, total: int, unit: str) -> Generator[Callable[..., N
         TextColumn(unit),
         TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
+    lines = None if quiet() or console.is_terminal else _Lines(unit)
     with Progress(*columns, console=console, transient=True, disable=quiet() or not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
-        current, lines = title, None if quiet() or console.is_terminal else _Lines(unit)
+        current = title
 
         def advance(done: float, of: int, label: str | None = None, note: str = "") -> None:
             """Moves the bar, and gives it another title or note."""
@@ -64,7 +65,9 @@ class _Lines:
         if now - self._last < EVERY:
             return
         self._last = now
+        line = f"{description} {int(done)}/{total} {self._unit}"
         # The rate is of this title alone: stages differ in speed.
         rate = (done - self._first) / max(now - self._since, 1e-9)
-        remaining = f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}" if rate > 0 else ""
-        print(printable(f"{description} {int(done)}/{total} {self._unit}{remaining}"), file=sys.stderr, flush=True)
+        if rate > 0:
+            line += f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}"
+        print(printable(line), file=sys.stderr, flush=True)

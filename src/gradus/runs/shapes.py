@@ -58,11 +58,11 @@ def _available_memory() -> float:
 
 @frozen_record
 class ModelShape:
-    """A decoder's shape. ``parameters`` are all; ``matrices`` those of the layers' linear layers."""
+    """A decoder's shape."""
 
     name: str
     parameters: int
-    matrices: int
+    matrices: int  # parameters of the layers' linear layers
     hidden: int
     layers: int
     kv_heads: int
@@ -81,15 +81,12 @@ class ModelShape:
 
 @frozen_record
 class Lengths:
-    """Tokens of one turn: what is read (the mean of all turns, the first of which has the system prompt) and what is sampled, at most.
+    """Tokens of one turn: what is read and what is sampled, at most."""
 
-    ``first``: what is read in the first turn, as much as in any other if it is None.
-    """
-
-    prompt: int
+    prompt: int  # the mean of all turns, the first of which has the system prompt
     answer: int
     turns: int = 1
-    first: int | None = None
+    first: int | None = None  # what is read in the first turn; as much as in any other if it is None
 
     @property
     def shared(self) -> int:
@@ -114,6 +111,7 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
     base = adapter_base(path_or_name) or path_or_name
     try:
         config = cast(Any, AutoConfig).from_pretrained(base, local_files_only=not online)
+        # Weights on this device have shapes and take no memory.
         with torch.device("meta"):
             model = cast(Any, AutoModelForCausalLM).from_config(config)
     except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code
@@ -121,9 +119,10 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
             f"the config of {path_or_name} cannot be read: {type(error).__name__}: {first_line(error)} "
             "Expected a model's folder, a FILE.gguf, or a name of the Hub while there is a network."
         ) from None  # a traceback of the Hub's client hides the sentence
-    text = config.get_text_config()
+    text = config.get_text_config()  # of a model that also sees, the decoder's part
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     head = model.get_output_embeddings()
+    # GPT-2 calls its linear layers Conv1D.
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
     linear = [layer.weight for layer in layers if layer is not head]
     head_dim = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)

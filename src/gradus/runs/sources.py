@@ -47,7 +47,8 @@ def reward_sources(job: Job) -> dict[str, str]:
     """Returns the digests of reward functions of one's own, by name."""
     sources: dict[str, str | None] = {}
     for name in (entry.function for entry in job.rewards.entries):
-        if (function := job.rewards.functions.get(name)) is not None:
+        function = job.rewards.functions.get(name)
+        if function is not None:  # an object of this process: its file may hold another one of that name by now
             sources[f"code of {name.rpartition(':')[2]}"] = code_digest(function)
         elif name not in BUILT_IN:
             sources |= file_sources(name.rpartition(":")[0])
@@ -112,9 +113,11 @@ def forget_changed_files() -> None:
 
     For the beginning of a call in a process that lives long, as a notebook does. Within a call nothing changes.
     """
-    for key, since in [*IMPORTED.items()]:
+    for key, since in list(IMPORTED.items()):
         path = Path(getattr(sys.modules.get(key), "__file__", None) or "")
-        files = {path, *imported_files(path, path.parent).values()} if path.is_file() else set[Path]()
+        if not path.is_file():
+            continue
+        files = {path, *imported_files(path, path.parent).values()}
         if any(file.stat().st_mtime > since for file in files):
             del IMPORTED[key]
             _forget_modules(files)
@@ -122,8 +125,9 @@ def forget_changed_files() -> None:
 
 def _forget_modules(files: set[Path]) -> None:
     """Remove the modules of these files from the process, but for the library's own."""
-    for name, module in [*sys.modules.items()]:
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        ours = name == "__main__" or name.partition(".")[0] in _LIBRARY
-        if file and Path(file) in files and not ours:
+        # A script that is run has no name to be imported by again.
+        stays = name == "__main__" or name.partition(".")[0] in _LIBRARY
+        if file and Path(file) in files and not stays:
             del sys.modules[name]

@@ -40,10 +40,12 @@ def task_scores(path: Path) -> Scores:
 
 def _line(line: Json) -> tuple[str, int, float] | None:
     """A line of lm-eval, whose first metric counts, or of one's own."""
-    names = line.get("metrics")
-    if "doc_id" in line and isinstance(names, list) and names:
-        return _row(line["doc_id"], 0, line.get(cast(str, names[0])))
-    return _row(line["task"], line.get("seed", 0), line.get("reward")) if "task" in line else None
+    metrics = line.get("metrics")
+    if "doc_id" in line and isinstance(metrics, list) and metrics:
+        return _row(line["doc_id"], 0, line.get(cast(str, metrics[0])))
+    if "task" in line:
+        return _row(line["task"], line.get("seed", 0), line.get("reward"))
+    return None
 
 
 def _samples(document: Any) -> Sequence[Json]:
@@ -58,9 +60,9 @@ def _inspect(sample: Json) -> tuple[str, int, float] | None:
         return None
     score: Any = next(iter(scores.values()))
     value = score.get("value") if is_table(score) else None
-    return _row(
-        sample.get("id"), sample.get("epoch", 1), _LETTERS.get(value, value) if isinstance(value, str) else value
-    )
+    if isinstance(value, str):
+        value = _LETTERS.get(value)
+    return _row(sample.get("id"), sample.get("epoch", 1), value)
 
 
 def _row(task: Any, sample: Any, value: Any) -> tuple[str, int, float] | None:
@@ -72,6 +74,7 @@ def task_episodes(path: Path) -> list[Episode]:
     """An episode for each task and sample of a file, in an order of the tasks alone."""
     scores = task_scores(path)
     episodes: list[Episode] = []
+    # Runs are paired by a task's seed and id, so that both must not depend on the order of the lines.
     for number, key in enumerate(sorted(scores)):
         task = Task(environment=TASKS, seed=number, condition=TASKS, id=json.dumps(key))
         reward = Reward(grader="score", value=scores[key], components={"score": scores[key]})

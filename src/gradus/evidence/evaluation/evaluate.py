@@ -232,15 +232,13 @@ def compare_seeds(
     graders: Sequence[str] | None = None,
     pairs: Sequence[Pair] | None = None,
     checkpoint: str | None = None,
-    pass_k: Sequence[int] = (),
 ) -> Results:
     """The document of :func:`compare` for policies with several training seeds; nothing is rolled out.
 
     A policy with one seed's episodes is one that no training seed changes. Two policies are paired over seeds if they have the same
     ones. Figures carry ``by_seed``, the mean of each seed. The episodes carry the first grader's rewards.
     """
-    method = Method(pass_k=pass_k)
-    document = _document(spec, rollouts, graders, pairs, method, graded=True)
+    document = _document(spec, rollouts, graders, pairs, Method(), graded=True)
     document["checkpoint"] = checkpoint
     document["seeds"] = list(seeds)
     return document

@@ -82,7 +82,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     # Of several runs each has a model of its own, whatever it is called.
     student = None if "one_checkpoint" in results else _student_headline(results, scores)
     return Verdict(
-        headline=student or _ranking_headline(results, scores),
+        headline=student or _ranking_headline(scores),
         claims={name: sentences for name, sentences in claims.items() if sentences},
         cautions=cautions,
     )
@@ -231,7 +231,7 @@ def _proof(change: Figure) -> str:
     return f"{words}{mean} (95 % CI {format_signed(change.low, 2)} to {format_signed(change.high, 2)})"
 
 
-def _ranking_headline(results: Results, scores: ConditionScores) -> str:
+def _ranking_headline(scores: ConditionScores) -> str:
     """The policy with the highest reward, and its lead over the next one."""
     rewards = {name: scores.policies[name].get("reward") for name in reversed(scores.ranked())}
     graded = [name for name, reward in rewards.items() if reward]

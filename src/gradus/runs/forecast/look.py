@@ -154,7 +154,7 @@ def fitted_job(
     inputs = StageInputs(settings=settings, data=reward_sources(job))
     # A second look would measure other times and fit other settings, which the stages that are done do not have.
     if manifest.begun("grpo") or manifest.done("plan", inputs):
-        stored: Json = manifest.extra("plan").get("settings", {})
+        stored: Json = manifest.plan.get("settings", {})
         return job.with_settings({name: value for name, value in stored.items() if name not in fixed})
     with manifest.doing("plan", inputs) as record:
         look = look_at_base(job, time=time, fixed=fixed, seeds=seeds)

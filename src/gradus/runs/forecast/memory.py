@@ -67,7 +67,7 @@ def memory_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, har
     if config.sampler != "local":  # a server samples for training; this process for validation alone
         rows = min(config.batch_size or MAX_CONCURRENT, config.held_out, MAX_CONCURRENT)
     sampling = {
-        "cache": cache_bytes(shape, config, lengths, number, rows),
+        "cache": cache_bytes(shape, lengths, number, rows),
         "sampling": _sampling(shape, config, lengths, number, rows),
     }
     if hardware.kind == "cpu":
@@ -112,7 +112,7 @@ def rows_at_once(config: GrpoConfig) -> int:
     return min(config.batch_size or MAX_CONCURRENT, config.groups * config.group_size, MAX_CONCURRENT)
 
 
-def cache_bytes(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:
+def cache_bytes(shape: ModelShape, lengths: Lengths, number: int, rows: int) -> float:
     """Keys and values of so many rows; after several turns up to a quarter is empty, and while it grows one layer exists twice."""
     capacity = max(_FIRST_CAPACITY, lengths.whole * (1.0 if lengths.turns == 1 else 1.1))
     capacity = min(capacity, shape.context or capacity)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import beginning
-from gradus.core.values import Json, JsonDict, as_mapping
+from gradus.core.values import Json, JsonDict, as_mapping, is_table
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardChoice, RewardConfig
@@ -65,35 +65,35 @@ def load_recipe(
     edits = parse_changes(changes)
     rewards = rewards or RewardChoice()
     table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader", grader)))
-    lm, small = table.pop("lm", None), table.pop("quick", {})
-    # The table [quick] of a recipe is settings; the key quick of a stored recipe is true or false.
-    stored = isinstance(small, bool)  # a run's recipe says which form it is: all is chosen, and it has no smaller one
-    if not isinstance(lm or {}, Mapping) or not (stored or isinstance(small, Mapping)):
+    lm, quick_table = table.pop("lm", None), table.pop("quick", {})
+    # In the recipe that a run stored all is chosen: its key quick says which form it is, and there is no smaller one.
+    stored = isinstance(quick_table, bool)
+    settings = changes_of(table)
+    if stored:
+        settings["quick"], quick_table = quick_table, {}
+    if not is_table(lm or {}) or not is_table(quick_table):
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
-    settings = changes_of(table) | ({"quick": small} if stored else {})
     layers, choice = [Layer("recipe", settings)], ""
-    name = environment.name if isinstance(environment, EnvironmentSpec) else environment
-    typed: JsonDict = {
+    options: JsonDict = {
         "model.path": model,
         "seed": seed,
         "grader": grader,
-        "environment": name,
+        "environment": environment.name if isinstance(environment, EnvironmentSpec) else environment,
         "trainer": trainer,
+        "trackers": list(trackers) or None,
     }
-    typed = {key: value for key, value in typed.items() if value is not None}
-    if trackers:
-        typed["trackers"] = list(trackers)
-    # A model may be named by an option, by --set, or by the recipe; the last of them counts.
-    chosen = {**settings, **typed, **edits}
-    model_name = chosen.get("model.path")
+    typed = {key: value for key, value in options.items() if value is not None} | edits
+    # A model may be named by the recipe, by an option, or by --set; the last of them counts.
+    named = settings | typed
+    model_name = named.get("model.path")
     if isinstance(model_name, str) and not stored:
-        served = chosen.get("trainer", "local") != "local"
-        changed, choice = _for_model(model_name, settings, lm, online=online, served=served)
-        layers.append(Layer("model", changed))
+        served = named.get("trainer", "local") != "local"
+        changes_by_model, choice = _for_model(model_name, settings, lm, online=online, served=served)
+        layers.append(Layer("model", changes_by_model))
     if quick:
-        layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
+        layers.append(Layer("quick", {**quick_table, "quick": True}))
     replaced = _for_rewards(rewards.entries, from_file=path is not None)
-    layers.append(Layer("command line", {**replaced, **typed, **edits}))
+    layers.append(Layer("command line", replaced | typed))
     # What a person typed can leave settings of the recipe without effect, and those would be refused.
     layers.append(Layer("command line", _idle_settings(merge(layers)[0], edits)))
     merged, origins = merge(layers)
@@ -115,15 +115,18 @@ def _for_model(model: str, settings: Json, lm: Json | None, *, online: bool, ser
         return changes, f"settings: the recipe's for a nano model, which {model} is"
     parameters = _parameters(model, online=online)
     # A server trains adapters alone, so the size of its model changes nothing here.
-    sized = changes_of(by_size(None if served else parameters))  # a server trains adapters, of a model of any size
+    sized = changes_of(by_size(None if served else parameters))
     if lm is None:
         source = "the recipe's" if is_complete else "those for a language model"
         changes |= {key: value for key, value in sized.items() if key not in settings}
     else:
         source = "the recipe's for a language model ([lm])"
+        # Of a section for a nano model no key stays: its rates and lengths spoil a language model.
         replaced = [name for name in lm if f"{name}." not in _ADDED]
         changes |= {**dict.fromkeys(("sft", "distill", "grpo", *replaced)), **sized, **changes_of(lm)}
-    size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
+    size = "its size, which is not known"
+    if parameters is not None:
+        size = f"its {parameters / 1e6:,.3g} million parameters"
     return changes, f"settings: {source}, with rates and adapters by {size}"
 
 
@@ -150,16 +153,16 @@ def _for_rewards(rewards: Sequence[RewardConfig], *, from_file: bool) -> JsonDic
     return {**dict.fromkeys(replaced), "rewards": [reward.model_dump() for reward in rewards]}
 
 
-def _idle_settings(table: Json, edits: Json) -> dict[str, None]:
+def _idle_settings(table: Json, edits: Json) -> JsonDict:
     """Unsets what another optimizer, schedule or sampler, that ``edits`` name, leaves without effect; keys that they name themselves stay."""
-    unset: dict[str, None] = {}
+    idle: list[str] = []
     for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
         section = as_mapping(table.get(stage))
         for key, owners, settings in OWNED_SETTINGS:
             field = config.model_fields.get(key)
             if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
-                unset |= {f"{stage}.{name}": None for name in settings if name in section}
-    return {key: None for key in unset if key not in edits}
+                idle += [f"{stage}.{name}" for name in settings if name in section]
+    return dict.fromkeys(key for key in idle if key not in edits)
 
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
@@ -211,6 +214,7 @@ def _keys_of(section: Sequence[Any]) -> list[str]:
         fields = getattr(kind, "model_fields", {})
         if part in fields:  # a place in a list has no field
             kind = fields[part].annotation
+        # Of SftConfig | None, or tuple[RewardConfig, ...], the model.
         kinds = [kind, *get_args(kind)]
         kind = next((model for model in kinds if isinstance(model, type) and issubclass(model, BaseModel)), kind)
     return list(getattr(kind, "model_fields", {}))

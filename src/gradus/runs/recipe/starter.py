@@ -9,7 +9,7 @@ import inspect
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
@@ -21,7 +21,7 @@ import tomli_w
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
-from gradus.core.values import Json, JsonDict, as_mapping
+from gradus.core.values import Json, JsonDict, as_mapping, is_table
 from gradus.environments.verifiable.from_files import quoted
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
@@ -50,9 +50,8 @@ def _settings(name: str) -> JsonDict:
     return tomllib.loads(text)[name]
 
 
-Reads = Literal[
-    "answer", "tags", "text"
-]  # what a reward reads: the reference answer beside a plain one, tags, or any text
+# What a reward reads: the reference answer beside a plain one, tags, or any text.
+Reads = Literal["answer", "tags", "text"]
 
 
 def reads_of(rewards: RewardChoice, grader: str | None) -> Reads:
@@ -60,10 +59,9 @@ def reads_of(rewards: RewardChoice, grader: str | None) -> Reads:
     if grader is not None:
         return "tags"
     functions = [
-        rewards.functions.get(entry.function) or find_reward(entry.function, entry.settings)
-        for entry in rewards.entries
+        rewards.functions.get(one.function) or find_reward(one.function, one.settings) for one in rewards.entries
     ]
-    if any(reads_tags(function) for function in functions):
+    if any(map(reads_tags, functions)):
         return "tags"
     if functions and not any("answer" in inspect.signature(function).parameters for function in functions):
         return "text"
@@ -73,17 +71,23 @@ def reads_of(rewards: RewardChoice, grader: str | None) -> Reads:
 def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> JsonDict:
     """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
     rewards = default_rewards(spec) if reads == "answer" else []
-    table: JsonDict = {"environment": environment, **({"rewards": rewards} if rewards else {}), **_settings("nano")}
+    table: JsonDict = {"environment": environment}
+    if rewards:
+        table["rewards"] = rewards
+    table |= _settings("nano")
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
-    # GRPO should explore what SFT has not already settled.
-    table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
+    # GRPO should explore what SFT has not already settled: it begins with tasks that SFT has not seen.
+    table["grpo"]["first_task"] = table["teach"]["episodes"]
     table["lm"] = _for_language_model(spec) if rewards else _settings("language_model")
     table["quick"] = _settings("quick")
     if isinstance(spec.data_set, TableTasks):
         del table["quick"]["audit.enabled"]  # an audit of rows takes seconds
         if _is_worth_guessing(spec.data_set.splits["train"]):
-            _compare_with_constant(table["eval"], table["lm"]["eval"])
+            # A gain over a base that says nothing usable may be no more than always giving the commonest answer.
+            for evaluation in (table["eval"], table["lm"]["eval"]):
+                evaluation["policies"].append("constant")
+                evaluation["pairs"].append("grpo-constant")
     return within_conditions(table, spec)
 
 
@@ -91,13 +95,6 @@ def _is_worth_guessing(rows: Sequence[Item]) -> bool:
     """True if the commonest answer is right in a tenth of the rows."""
     answer, times = Counter(item.answer for item in rows).most_common(1)[0]
     return bool(answer) and times >= _GUESSED * len(rows)
-
-
-def _compare_with_constant(*evaluations: JsonDict) -> None:
-    """Adds the policy that always gives the commonest answer: a gain over a base that says nothing usable may be no more than that."""
-    for evaluation in evaluations:
-        evaluation["policies"].append("constant")
-        evaluation["pairs"].append("grpo-constant")
 
 
 def default_rewards(spec: EnvironmentSpec) -> list[str]:
@@ -136,7 +133,8 @@ def _for_language_model(spec: EnvironmentSpec) -> JsonDict:
     else:
         table |= _settings("short")
     # Two letters a token is few, so no reference answer is cut.
-    table["grpo"]["sampling"] = {"max_new_tokens": _rounded(_longest_answer(rows) // 2 + 2)}
+    limit = _longest_answer(rows) // 2 + 2
+    table["grpo"]["sampling"] = {"max_new_tokens": _rounded(limit)}
     return table
 
 
@@ -152,12 +150,9 @@ def within_conditions(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
     evaluation = table.get("eval", {})
     names = evaluation.get("conditions") or spec.conditions
     most = max((len(spec.conditions[name].seeds) for name in names if name in spec.conditions), default=1)
-    places = [
-        (evaluation, "episodes"),
-        (table.get("lm", {}).get("eval", {}), "episodes"),
-        (table.get("quick", {}), "eval.episodes"),
-    ]
-    for section, key in places:
+    for_language_models = table.get("lm", {}).get("eval", {})
+    quick = table.get("quick", {})
+    for section, key in ((evaluation, "episodes"), (for_language_models, "episodes"), (quick, "eval.episodes")):
         if key in section:
             section[key] = min(section[key], most)
     return table
@@ -200,10 +195,14 @@ def with_paths(name: str, change: Callable[[str], str]) -> str:
     name, mark, query = name.partition("?")
     kind, colon, place = name.partition(":")
     if kind in _DATA_SETS and colon:
-        name = f"{kind}:{change(place)}"
+        parts = [kind, change(place)]
     else:
-        name = ":".join(change(part) if "." in part or "/" in part else part for part in name.split(":"))
-    return name + (mark + "&".join(_option(option, change) for option in query.split("&")) if mark else "")
+        parts = [change(part) if "." in part or "/" in part else part for part in name.split(":")]
+    changed = ":".join(parts)
+    if not mark:
+        return changed
+    options = [_option(option, change) for option in query.split("&")]
+    return f"{changed}?{'&'.join(options)}"
 
 
 def _option(option: str, change: Callable[[str], str]) -> str:
@@ -241,6 +240,7 @@ def with_room_for_rows(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
         return table
     items = tasks.items
     words = {*text_vocabulary(items[:_SAMPLED], [tasks.system_prompt, in_format("known", "")]).words}
+    # What a teacher says and what a model reads, of each row.
     answers = [_answer(item) for item in items]
     prompts = [f"{item.system or tasks.system_prompt} {item.question}" for item in items]
     # The larger of the recipe's own limit and what the rows need: a person may have left room on purpose.
@@ -259,12 +259,11 @@ def _answer(item: Item) -> str:
 
 def _most_tokens(texts: Sequence[str], words: Collection[str]) -> int:
     """Tokens of the longest text; a word that is not known counts as its letters."""
-
-    def tokens(text: str) -> int:
-        """Tokens of a text, at most."""
-        return sum(1 if word in words else len(word) + 1 for word in text.split())
-
-    return max(map(tokens, sorted(texts, key=len)[-_LONGEST:]))
+    most = 0
+    for text in sorted(texts, key=len)[-_LONGEST:]:
+        tokens = [1 if word in words else len(word) + 1 for word in text.split()]
+        most = max(most, sum(tokens))
+    return most
 
 
 def _rounded(tokens: int) -> int:
@@ -283,8 +282,9 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
         table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     write_text(path, _commented(table))
     prompt = table["lm"].get("model", {}).get("system_prompt")
-    notes = [f"a language model is asked: {prompt!r}"] if model is not None and prompt else []
-    return notes + _missing(spec, model)
+    if model is not None and prompt:
+        return [f"a language model is asked: {prompt!r}", *_missing(spec, model)]
+    return _missing(spec, model)
 
 
 def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
@@ -310,7 +310,8 @@ def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
 def _commented(table: Json) -> str:
     """TOML with a line of comment before each section."""
     comments = _settings("comments")
-    values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    # Keys without a section stand in front: behind one, TOML takes them for keys of it.
+    values = {key: value for key, value in table.items() if not is_table(value)}
     sections = {"environment": values} | {key: {key: table[key]} for key in table if key not in values}
     return "\n".join(f"# {comments.get(key, '')}\n{tomli_w.dumps(section)}" for key, section in sections.items())
 

@@ -90,14 +90,13 @@ def _set(table: JsonDict, dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
     section: Any = table
     for index, part in enumerate(sections):
-        if isinstance(section, list):
-            entries = cast(list[Any], section)
-            section = entries[_place(entries, part, dotted)]
-        else:
+        if isinstance(section, dict):
             section = cast(JsonDict, section).setdefault(part, {})
+        else:
+            section = section[_place(section, part, dotted)]
         if not isinstance(section, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
-    key: Any = _place(cast(list[Any], section), last, dotted) if isinstance(section, list) else last
+    key: Any = last if isinstance(section, dict) else _place(section, last, dotted)
     if value is not None:
         section[key] = deepcopy(value)  # a later layer may change a part of it
     elif isinstance(section, list):
@@ -160,9 +159,13 @@ def own_recipes() -> list[str]:
 @cache
 def _recipe_files() -> dict[str, Traversable]:
     """Recipe files by name. A package brings its own by the entry point group ``gradus.recipes``, which names a package of TOML files."""
-    packages = ["gradus.recipes", *(each.value for each in entry_points(group="gradus.recipes"))]
-    files = (file for package in reversed(packages) for file in resources.files(package).iterdir())
-    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+    files: dict[str, Traversable] = {}
+    # Gradus's own last, so that no package takes the place of one.
+    for package in [*(entry.value for entry in entry_points(group="gradus.recipes")), "gradus.recipes"]:
+        for file in resources.files(package).iterdir():
+            if file.name.endswith(".toml"):
+                files[file.name.removesuffix(".toml")] = file
+    return files
 
 
 def _shipped_table(file_name: str) -> JsonDict:

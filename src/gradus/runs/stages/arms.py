@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.files import write_json
 from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
+from gradus.core.values import JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.evidence.reports import show_results
 from gradus.evidence.reports.results import headline_condition, main_scores
@@ -41,26 +41,27 @@ def run_arms(
     Each arm has an equal share of ``time``, and looks at its base and chooses a prompt as any run does. Returns ``folder``, whose results.json
     has the arms as policies.
     """
-    jobs = {arm: _job_of(job, arm) for arm in dict.fromkeys(arms)}  # all are looked at before one is trained
+    # All are looked at before one is trained.
+    jobs = {arm: _job_of(job, arm) for arm in dict.fromkeys(arms)}
     if len(jobs) < 2:
         raise ConfigError(f"arms are two or more of {', '.join(ARMS)}, got {', '.join(arms)}; one alone is a plain run")
     require_folder(folder, several=True)
     places = {arm: folder / f"arm-{arm}" for arm in jobs}
     console = Terminal(quiet=quiet(), highlight=False)
     share = seconds_of(time) / len(jobs) if time else None
-    shared: dict[str, Any] = {}  # settings that the first arm fits to the time, and all arms have
-    for arm, arm_job in jobs.items():
+    share_text = None if share is None else f"{share:.0f}s"
+    shared: JsonDict = {}  # settings that the first arm fits to the time, and all arms have: they are paired over their tasks
+    for arm, place in places.items():
         console.rule(arm)
-        place = places[arm]
-        text = None if share is None else f"{share:.0f}s"
+        arm_job = jobs[arm].with_settings(shared)
         keys = {*fixed, *shared, "teach.enabled"}
         # A base without a signal is what an arm may show, and no reason to leave the others out.
-        arm_job = arm_job.with_settings(shared)
-        fitted = fitted_job(arm_job, place, time=text, fixed=keys, anyway=True, tell=console.print)
+        fitted = fitted_job(arm_job, place, time=share_text, fixed=keys, anyway=True, tell=console.print)
         shared = shared or {"eval.episodes": fitted.recipe.eval.episodes}
         stages = ("audit", *ARMS[arm], "eval")
         run_stages(_filled(fitted, place, share), place, only=stages, redo=redo, anyway=anyway)
         keep_evaluated(place)
+    # The base is the same in all arms: one of them has its episodes for all.
     runs = {"base": next(iter(places.values())), **places}
     document = compare_runs(runs, policy={"base": "base", **{arm: ARMS[arm][-1] for arm in jobs}})
     # The arms stand in one document as policies of one evaluation do.
@@ -87,18 +88,20 @@ def _job_of(job: Job, arm: str) -> Job:
     taught = "sft" in ARMS[arm]
     if taught and spec.teacher is None:
         raise ConfigError(f"the arm {arm} needs reference answers, or a policy of {spec.name} that teaches")
-    begins = taught and not recipe.teach.enabled and isinstance(spec.data_set, TableTasks)
-    changes = warm_start_settings(job) if begins else {}
+    changes: JsonDict = {}
+    if taught and not recipe.teach.enabled and isinstance(spec.data_set, TableTasks):
+        changes = warm_start_settings(job)
     changes |= {"teach.enabled": taught, "eval.policies": ("base", ARMS[arm][-1]), "eval.pairs": ()}
+    # Promises are about the policies of the recipe's own way to train.
     recipe = recipe.model_copy(update={"promises": (), "distill": recipe.distill if arm == "distill" else None})
     return job.with_recipe(recipe.with_settings(changes))
 
 
 def _filled(job: Job, folder: Path, share: float | None) -> Job:
-    """The job with as many passes of SFT as fill its share of the time, if nothing follows SFT."""
-    plan = Manifest(folder).extra("plan").get("plan", {}).get("seconds", {})
-    if share is None or not plan.get("sft") or "sft" not in job.recipe.eval.policies:
+    """The job with as many passes of SFT as fill its share of the time, if nothing follows SFT: arms are compared at equal time."""
+    planned = Manifest(folder).planned_seconds
+    if share is None or not planned.get("sft") or "sft" not in job.recipe.eval.policies:
         return job
-    others = sum(seconds for stage, seconds in plan.items() if stage not in ("sft", "grpo"))
-    passes = max(1, int((share - others) / plan["sft"])) * job.recipe.sft.epochs
-    return job.with_settings({"sft.epochs": passes})
+    others = sum(seconds for stage, seconds in planned.items() if stage not in ("sft", "grpo"))
+    times = max(1, int((share - others) / planned["sft"]))
+    return job.with_settings({"sft.epochs": times * job.recipe.sft.epochs})

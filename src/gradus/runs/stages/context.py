@@ -53,10 +53,11 @@ class RunContext:
         self.job, self.folder, self.console, self.anyway = job, folder, console, anyway
         self.recipe, self.spec, self.grader = job.recipe, job.environment, job.grader
         self.rolled_out, self.lessons, self.stages = rolled_out, lessons, stages
-        job.schedule()  # a stage that cannot be graded should fail now
-        if job.environment.content is not None:
-            reserved = reserved_ids(job.environment, job.recipe.grpo)
-            training_tasks(job.environment, job.recipe.grpo, 0, 1, reserved)  # and so should too few rows
+        # A schedule of other components, or too few rows to train on, should fail now and not behind the stages before GRPO.
+        job.schedule()
+        if self.spec.content is not None:
+            reserved = reserved_ids(self.spec, self.recipe.grpo)
+            training_tasks(self.spec, self.recipe.grpo, 0, 1, reserved)
         self.counts = TokenCounts()  # of a server, in the stage that is being done
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
         self.ledger = Ledger(job.recipe.prices, self.manifest, self.counts)
@@ -77,6 +78,7 @@ class RunContext:
             code = code | algorithm_sources(self.recipe.grpo.algorithm)
         if "sft" in settings:
             data = data | {f"episodes of {path.name}": digest(path) for path in self.lessons}
+        # No |= above: the three are shared by all stages.
         return StageInputs(settings=settings, data=data, code=code)
 
     @cached_property
@@ -134,7 +136,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     grpo, model = run.recipe.grpo, run.checkpoint(stage)
     address = run.job.address(model)
     if address is not None:
-        sampling = grpo.sampling.changed(temperature=0) if greedy else grpo.sampling
+        sampling = grpo.sampling.changed(temperature=0 if greedy else None)
         return served_policy(address, run.job.words(address, model), sampling, name=name, counts=run.counts)
     options = run.job.loading() if stage == "model" else run.job.loading_trained()
     make = partial(sampling_policy, spec=run.spec, config=grpo, name=name, greedy=greedy)

@@ -50,7 +50,8 @@ def diagnosis_of(run: Path) -> Diagnoses:
         return {**document, "source": source.name, "not_measured": unmeasured(records, RULES)}
     seeds = {name: folder for name, folder in seed_folders(run).items() if metrics_files(folder)}
     for place in (run, *seeds.values()):
-        for file in [place] if place.is_file() else [place / name for name in (*METRICS_FILES, "results.json")]:
+        files = [place] if place.is_file() else [place / name for name in (*METRICS_FILES, "results.json")]
+        for file in files:
             for problem in changed_since(file):
                 go_around(problem, "the diagnosis is of what is there")
     if not seeds:
@@ -79,19 +80,16 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
         if names in pairs:
             changes = {name: asdict(change) for name, change in pairs[names].figures.items()}
             records.append({**head, "pair": " - ".join(names), **changes})
-    # The student minus the teacher of the run's recipe, of the means, beside what the teacher earns above the worst policy.
     recipe = read_toml(run / "recipe.toml") if (run / "recipe.toml").is_file() else {}
     teach: Json = recipe.get("teach", {})
-    means: dict[str, float] = {}
-    for name, policy in conditions[condition]["policies"].items():
-        reward = figure(policy.get("reward"))
-        if reward is not None:
-            means[name] = reward.mean
+    figures = {name: figure(policy.get("reward")) for name, policy in conditions[condition]["policies"].items()}
+    means = {name: reward.mean for name, reward in figures.items() if reward is not None}
     teacher = str(teach.get("policy"))
     if {"grpo", teacher} <= means.keys() and teach.get("enabled") is not False:
+        # Of the means: a pair with the teacher need not be among those that the recipe compares.
         change, span = means["grpo"] - means[teacher], means[teacher] - min(means.values())
         pair = {"pair": f"grpo - {teacher}", "of": "teacher", "reward": {"mean": change}, "span": span}
-        records.append({**head, **pair})
+        records.append(head | pair)
     return records
 
 

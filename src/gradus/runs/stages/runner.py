@@ -84,6 +84,7 @@ def run_stages(
 
 def require_folder(folder: Path, *, several: bool = False) -> None:
     """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: a file, or a run of the other kind, is there."""
+    # A link to nothing counts: a folder cannot be made in its place.
     places = (place for place in (folder, *folder.parents) if place.exists() or place.is_symlink())
     nearest = next(places, None)
     if nearest is not None and not nearest.is_dir():
@@ -156,9 +157,10 @@ def show_end(console: Console, results: Results, costs: Sequence[Json], report: 
     console.print(Text.assemble("report, with all conditions, graders and differences: ", (str(report), "bold")))
 
 
+# Whether it is an aim -> whether it was met -> the word for it.
 _OUTCOMES = {
-    True: {True: "reached", False: "not reached", None: "not measured"},  # of aims
-    False: {True: "kept", False: "missed", None: "not measured"},  # of promises
+    True: {True: "reached", False: "not reached", None: "not measured"},
+    False: {True: "kept", False: "missed", None: "not measured"},
 }
 
 
@@ -168,7 +170,8 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
     aims = [promise for promise in promises if promise["aim"]]
     missed = [promise for promise in firm if promise["met"] is False]
     if firm:
-        yield f"promises of the recipe: {sum(promise['met'] is True for promise in firm)} of {len(firm)} kept"
+        kept = sum(promise["met"] is True for promise in firm)
+        yield f"promises of the recipe: {kept} of {len(firm)} kept"
     for promise in promises if every else [*missed[:_MOST_MISSED], *aims]:
         kind, outcome = "aim" if promise["aim"] else "promise", _OUTCOMES[promise["aim"]][promise["met"]]
         bound = f"{promise['direction']} {promise['threshold']:g}"
@@ -178,14 +181,14 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
 def _cost_line(costs: Sequence[Json], *, every: bool) -> str:
     """Time and money of a run, and of the stages that took longest."""
     longest = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
-    parts: list[str] = []
+    stages: list[str] = []
     for row in longest:
-        if row["seconds"] >= 0.5:
+        if row["seconds"] >= 0.5:  # less is written as 0 s
             planned = f" of {row['planned']:.0f} planned" if "planned" in row else ""
-            parts.append(f"{row['stage']} {row['seconds']:.0f} s{planned}")
+            stages.append(f"{row['stage']} {row['seconds']:.0f} s{planned}")
     minutes, seconds = divmod(round(sum(row["seconds"] for row in costs)), 60)
-    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    line = f"it took {minutes} min {seconds} s" if minutes else f"it took {seconds} s"
+    if stages:
+        line += f" ({', '.join(stages)})"
     total = costs_document(costs, None).get("total")
-    spent = "" if total is None else f"; {format_money(total)}"
-    stages = f" ({', '.join(parts)})" if parts else ""
-    return f"it took {duration}{stages}{spent}"
+    return line if total is None else f"{line}; {format_money(total)}"

@@ -46,13 +46,16 @@ from gradus.training.run.trackers import check_trackers
 
 def seeds_at_once() -> int:
     """Returns the number of seeds that are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has none
-    return 1 if torch.cuda.is_available() else cores
+    if torch.cuda.is_available():
+        return 1
+    # macOS does not say which cores a process may use.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def train_here(members: Mapping[Path, Job], shared: Path, *, redo: bool, console: Console) -> None:
     """Train one seed after another in this process, with one thread."""
     before = torch.get_num_threads()
+    # As in a process of its own: sums of several threads are rounded otherwise.
     torch.set_num_threads(1)
     try:
         for folder, job in members.items():
@@ -85,6 +88,7 @@ def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, re
         try:
             ends = list(pool.map(follow, members.keys(), members.values()))
         except BaseException:
+            # Ctrl-C: without this the pool would begin the seeds that still wait.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         finally:
@@ -92,10 +96,8 @@ def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, re
                 process.kill()
     failed = [f"{folder.name}: {last}" for folder, last in zip(members, ends, strict=True) if last is not None]
     if failed:
-        reasons = "; ".join(failed)
-        raise GradusError(
-            f"{len(failed)} of {len(members)} seeds failed ({reasons}); the same command goes on with them"
-        )
+        count = f"{len(failed)} of {len(members)} seeds failed"
+        raise GradusError(f"{count} ({'; '.join(failed)}); the same command goes on with them")
 
 
 def train_seed(arguments: Json) -> None:
@@ -163,26 +165,16 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
     # All seeds meet the same tasks and draws, so that they can be paired.
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
-
-    one_thread = {"threads": 1}
-    return recipe.model_copy(
-        update={
-            "seed": seed,
-            "audit": recipe.audit.model_copy(update={"enabled": False}),
-            "sft": recipe.sft.model_copy(update=one_thread),
-            "grpo": recipe.grpo.model_copy(update=one_thread),
-            "eval": recipe.eval.model_copy(update={"seed": judged}),
-        }
-    )
+    changes = {"audit.enabled": False, "sft.threads": 1, "grpo.threads": 1, "eval.seed": judged}
+    return recipe.model_copy(update={"seed": seed}).with_settings(changes)
 
 
 def _do_shared(run: RunContext, cost: JsonDict) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
-    names: list[str] = []
-    for name in run.job.policies():
-        stage, _ = CHECKPOINTS.get(name, ("", False))
-        if not stage or (stage == "model" and run.recipe.model.path is not None):
-            names.append(name)
+    # A nano model is made from the seed, so that each seed begins with another one.
+    is_given = run.recipe.model.path is not None
+    shared = {name for name, (stage, _) in CHECKPOINTS.items() if stage == "model" and is_given}
+    names = [name for name in run.job.policies() if name in shared or name not in CHECKPOINTS]
     policies = run_policies(run, names)
     episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
@@ -214,7 +206,8 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     if section.samples > 1:
         document["samples"] = section.samples
     add_promises(run, document)
-    if starts := [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]:
+    starts = [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]
+    if starts:
         document["best_is_the_start"] = starts
     write_json(run.folder / "results.json", document)
 
@@ -227,7 +220,7 @@ def _costs(run: RunContext, members: Sequence[Path]) -> list[JsonDict]:
         for row in read_document(member / "costs.json", Costs)["stages"]:
             rows.setdefault(row["stage"], []).append(row)
     rows.pop("audit", None)  # it was switched off there
-    return [*once, *({"stage": stage, **_added_up(of_seeds)} for stage, of_seeds in rows.items())]
+    return once + [{"stage": stage, **_added_up(of_seeds)} for stage, of_seeds in rows.items()]
 
 
 def _added_up(rows: Sequence[Json]) -> dict[str, float]:
@@ -235,6 +228,7 @@ def _added_up(rows: Sequence[Json]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for name in rows[0]:
         values = [row.get(name) for row in rows]
-        if all(isinstance(value, int | float) for value in values):
-            sums[name] = round(sum(row[name] for row in rows), 6)
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if len(numbers) == len(rows):
+            sums[name] = round(sum(numbers), 6)
     return sums

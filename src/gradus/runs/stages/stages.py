@@ -58,8 +58,9 @@ Stage = tuple[Callable[[RunContext, JsonDict], None], Select]  # what it does, f
 
 def _do_model(run: RunContext, cost: JsonDict) -> None:
     """Make the nano model, unless a model was given."""
-    if (address := run.job.address()) is not None:
-        name = address.base()  # a name that the server does not have is not asked of the Hub
+    address = run.job.address()
+    if address is not None:
+        name = address.base()  # first: a name that the server does not have is not asked of the Hub
         source = ServedTraining(model=address, words=run.job.words(address), counts=run.counts)
         reduction = measure_server(source, run.recipe.grpo)
         run.console.print(f"{address.url} trains {name}; losses are a {reduction.name}", highlight=False)
@@ -69,10 +70,11 @@ def _do_model(run: RunContext, cost: JsonDict) -> None:
         loaded = load_model(run.base, **run.job.loading())
         run.console.print(check_model(loaded).sentence, highlight=False)
         return
-    if find_model(run.base) is None:  # after a kill it may be complete, and not yet written down
-        if world().main:  # one process makes it for all
-            make_nano(run.folder / "model", vocabulary_of(run.spec), run.recipe.model.nano, seed=run.recipe.seed)
-        barrier()
+    if find_model(run.base) is not None:  # after a kill it may be complete, and not yet written down
+        return
+    if world().main:  # one process makes it for all
+        make_nano(run.folder / "model", vocabulary_of(run.spec), run.recipe.model.nano, seed=run.recipe.seed)
+    barrier()
 
 
 def _do_audit(run: RunContext, cost: JsonDict) -> None:
@@ -83,8 +85,9 @@ def _do_audit(run: RunContext, cost: JsonDict) -> None:
         )
         return
     section = run.recipe.audit
-    budgets = {"episodes": section.episodes, "budget": section.budget, "seed": run.recipe.seed}
-    result = audit_with_progress(run.spec, run.grader, **budgets)
+    result = audit_with_progress(
+        run.spec, run.grader, episodes=section.episodes, budget=section.budget, seed=run.recipe.seed
+    )
     store_audit(run.spec, result, run.folder)
     evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
     for check in result.checks:
@@ -94,12 +97,10 @@ def _do_audit(run: RunContext, cost: JsonDict) -> None:
     if result.verdict == "fail" and not run.anyway:
         name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
-        raise AuditFailed(
-            f"expected a grader that passes its audit, got {run.grader.name}, which fails ({name}: {reason}; see {page}); "
-            "fix it, or run with --anyway (in Python anyway=True)",
-            evidence=evidence,
-            page=page,
-        )
+        fault = f"{run.grader.name}, which fails ({name}: {reason}; see {page})"
+        remedy = "fix it, or run with --anyway (in Python anyway=True)"
+        message = f"expected a grader that passes its audit, got {fault}; {remedy}"
+        raise AuditFailed(message, evidence=evidence, page=page)
 
 
 def _do_teach(run: RunContext, cost: JsonDict) -> None:
@@ -121,8 +122,8 @@ def _do_teach(run: RunContext, cost: JsonDict) -> None:
             progress=advance,
         )
     run.console.print(summary.sentence(path), highlight=False)
-    # A reward that fails on every answer fails in GRPO too.
-    if summary.reward_mean is None and summary.reason is not None:  # GRPO would come to the same, later
+    # A reward that fails on every answer would fail on all of GRPO's too, hours later.
+    if summary.reward_mean is None and summary.reason is not None:
         raise GradusError(f"none of the {summary.episodes} episodes of {name} could be graded: {summary.reason}")
     cost.update(summary.as_costs())
 
@@ -132,7 +133,7 @@ def _do_eval(run: RunContext, cost: JsonDict) -> None:
     names = run.job.policies()
     # Of several seeds, policies that no seed changes were rolled out once before.
     stored = read_rollouts(run.rolled_out) if run.rolled_out else {}
-    stored_names = {name for policies in stored.values() for name in policies}
+    stored_names = set[str]().union(*stored.values())
     policies = run_policies(run, [name for name in names if name not in stored_names])
     evaluation = evaluate_in_run(
         run,
@@ -156,30 +157,48 @@ def _do_eval(run: RunContext, cost: JsonDict) -> None:
 def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Mapping[str, Policy]) -> None:
     """Write what the report browses. The shown advantages follow the credit of the recipe's GRPO."""
     config, spec = run.recipe.grpo, run.spec
-    groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
+    facts, groups, advantages = _facts(run), shown_groups(evaluation.episodes, run.recipe.eval.shown), None
+    models = {name: policy for name, policy in policies.items() if isinstance(policy, ShelvedPolicy | TinkerPolicy)}
+    trained = models.get("grpo")
+    if trained is not None:
+        if isinstance(trained, ShelvedPolicy):
+            parameters = sum(parameter.numel() for parameter in trained.loaded.model.parameters())
+            facts["parameters"] = f"{parameters:,}"
+        words = trained.words if isinstance(trained, TinkerPolicy) else trained.loaded
+        advantages = partial(_advantages, config.resolved(run.grader), run.grader, words.renderer)
+        # Groups of training tasks: the evaluation has one episode of a task, which has no advantage.
+        rolled_out = roll_out(
+            spec,
+            trained,
+            [spec.train_task(config.first_task + index) for index in range(_GROUPS)],
+            group_size=config.group_size,
+            seed=run.recipe.seed,
+            key=("report",),
+            grader=run.grader,
+        )
+        groups = [*rolled_out.groups, *groups]
+    prepare_report(
+        run.folder,
+        spec,
+        groups,
+        facts=facts,
+        advantages=advantages,
+        pieces={name: partial(_pieces, policy.tokenizer) for name, policy in models.items()},
+        evaluated=evaluation.flat,
+    )
+
+
+def _facts(run: RunContext) -> JsonDict:
+    """What the page says of the run under its headline."""
     cpu = f"{platform.machine()}, {os.cpu_count()} cores"
     # A report is sent on: it names the model, not the folders of this machine.
     model = Path(run.recipe.model.path or "nano")
-    facts: JsonDict = {
+    return {
         "model": model.name if model.is_absolute() else str(model),
         "seed": run.recipe.seed,
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
     }
-    models = {name: policy for name, policy in policies.items() if isinstance(policy, ShelvedPolicy | TinkerPolicy)}
-    advantages = None
-    if (trained := models.get("grpo")) is not None:
-        if isinstance(trained, ShelvedPolicy):
-            facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
-        words = trained.words if isinstance(trained, TinkerPolicy) else trained.loaded
-        advantages = partial(_advantages, config.resolved(run.grader), run.grader, words.renderer)
-        tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
-        size, seed = config.group_size, run.recipe.seed
-        rolled_out = roll_out(spec, trained, tasks, group_size=size, seed=seed, key=("report",), grader=run.grader)
-        groups = [*rolled_out.groups, *groups]
-    pieces = {name: partial(_pieces, policy.tokenizer) for name, policy in models.items()}
-    flat = evaluation.flat
-    prepare_report(run.folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=flat)
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -189,17 +208,17 @@ def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer, group: Group) -> list[list[float]]:
     """One advantage per turn of each member: the mean over the turn's tokens, by the run's own credit; 0 for a turn without any."""
-    sums = [np.zeros((2, len(episode.turns))) for episode in group.episodes]  # of advantages and of tokens, by turn
-    graded: list[int] = []
-    for member, episode in enumerate(group.episodes):
-        if episode.turns and episode.reward_value is not None:
-            graded.append(member)
+    sums = [np.zeros(len(episode.turns)) for episode in group.episodes]
+    tokens = [np.zeros(len(episode.turns)) for episode in group.episodes]
+    # Credit leaves out episodes without a turn or a reward, and counts the others.
+    graded = [i for i, episode in enumerate(group.episodes) if episode.turns and episode.reward_value is not None]
     for credited in credit_groups([group], config, renderer, weights=grader.weights):
         assert credited.advantages is not None
-        of_turns, turns = sums[graded[credited.episode]], credited.turns.numpy()
-        np.add.at(of_turns[0], turns, credited.advantages.numpy())
-        np.add.at(of_turns[1], turns, 1)
-    return [(advantages / np.maximum(tokens, 1)).tolist() for advantages, tokens in sums]
+        member, turns = graded[credited.episode], credited.turns.numpy()
+        # Not sums[turns] += ..., which adds once to a turn that occurs many times.
+        np.add.at(sums[member], turns, credited.advantages.numpy())
+        np.add.at(tokens[member], turns, 1)
+    return [(total / np.maximum(count, 1)).tolist() for total, count in zip(sums, tokens, strict=True)]
 
 
 STAGES: Mapping[str, Stage] = {

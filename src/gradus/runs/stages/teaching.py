@@ -32,17 +32,14 @@ Progress = Callable[[float, int], None]
 
 @dataclass(kw_only=True)
 class TeachSummary:
-    """Counts and costs of a teacher's episodes.
-
-    ``reason``: of the first failure, or of the first grader's error. Tokens and costs are those of the episodes.
-    """
+    """Counts and costs of a teacher's episodes."""
 
     policy: str
     grader: str
-    episodes: int = 0
-    rolled_out: int = 0
+    episodes: int = 0  # that are stored, of earlier calls too
+    rolled_out: int = 0  # by this call
     failed: int = 0
-    reason: str | None = None
+    reason: str | None = None  # of the first failure, or of the first grader's error
     seconds: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -64,17 +61,19 @@ class TeachSummary:
         """Add episodes; they are too large to be kept for the summary."""
         for episode in episodes:
             self.episodes += 1
-            reward, failure = episode.reward, None
             if episode.stop in FAULTS:  # what a limit cut is graded, and learned from
                 self.failed += 1
-                failure = episode.failure.message if episode.failure else None
+                self.reason = self.reason or (episode.failure and episode.failure.message)
+            reward = episode.reward
             if reward is not None and reward.value is not None:
                 self.rewards.append(reward.value)
-            self.reason = self.reason or failure or (reward.error if reward and reward.value is None else None)
-            for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
-                self.prompt_tokens += usage.prompt_tokens
-                self.completion_tokens += usage.completion_tokens
-                self.costs.append(usage.cost)
+            elif reward is not None:
+                self.reason = self.reason or reward.error
+            for turn in episode.turns:
+                if turn.usage is not None:
+                    self.prompt_tokens += turn.usage.prompt_tokens
+                    self.completion_tokens += turn.usage.completion_tokens
+                    self.costs.append(turn.usage.cost)
 
     def as_costs(self) -> JsonDict:
         """Returns what ``costs.json`` stores of the stage."""
@@ -82,14 +81,14 @@ class TeachSummary:
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
+        counts = f"{self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed)"
+        line = f"{self.policy}: {counts}, reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s"
         tokens = self.prompt_tokens + self.completion_tokens
-        money = f", {tokens:,} tokens" if tokens else ""
-        money += "" if self.cost is None else f", {format_money(self.cost)}"
-        reason = "" if self.reason is None else f"; the first failure: {self.reason}"
-        return (
-            f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
-            f"reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s{money}{reason}"
-        )
+        if tokens:
+            line += f", {tokens:,} tokens"
+        if self.cost is not None:
+            line += f", {format_money(self.cost)}"
+        return line if self.reason is None else f"{line}; the first failure: {self.reason}"
 
 
 def teach(
@@ -111,9 +110,10 @@ def teach(
         raise ConfigError(f"episodes must be at least 1 and at most {MOST_EPISODES:,}, got {episodes}")
     started = time.perf_counter()
     summary = TeachSummary(policy=policy.name, grader=grader.name)
-    data = rows_digest(spec.data_set) if isinstance(spec.data_set, TableTasks) else None
     # The note is compared by a later call: episodes of another teacher, seed, rows or split are not mixed with these.
-    note = f"teacher {policy.name}, seed {seed}" + (f", rows {data[:12]}" if data else "")
+    note = f"teacher {policy.name}, seed {seed}"
+    if isinstance(spec.data_set, TableTasks):
+        note += f", rows {rows_digest(spec.data_set)[:12]}"
     if reserved:
         note += f", held out {sha256(' '.join(sorted(reserved)).encode()).hexdigest()[:12]}"
     kept = _kept(spec, path, note, grader)
@@ -169,10 +169,12 @@ def _kept(spec: EnvironmentSpec, path: Path, note: str, grader: Grader) -> dict[
         raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}; choose another --out")
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
+    # Each task is a group of one here, so that the number of the group is that of the task.
     kept = {episode.group: episode for episode in stored.episodes if episode.stop not in FAULTS}
     stale = [index for index, episode in kept.items() if not _graded_by(episode, grader)]
-    graded = grade_episodes(spec, [kept[index] for index in stale], grader) if stale else []
-    kept |= dict(zip(stale, graded, strict=True))
+    if stale:
+        graded = grade_episodes(spec, [kept[index] for index in stale], grader)
+        kept |= dict(zip(stale, graded, strict=True))
     for problem in stored.problems:
         go_around(problem, "its episode is rolled out again")
     if stale or stored.problems or len(kept) < len(stored.episodes):

@@ -137,6 +137,7 @@ def do_grpo(run: RunContext, cost: JsonDict) -> None:
             learner = TinkerLearner(served, spec, config, grader=job.grader, teacher=distilled)
             result = train_learner(learner, spec, folder, resume=resume, options=options)
     cost.update(steps=result.steps, tokens=_tokens(folder))
+    # The number of steps that fit a time depends on the machine: typed, it gives the same run on any.
     if result.steps < config.max_steps and result.stopped is None:
         again = f"gradus run {run.folder / 'recipe.toml'} --set grpo.max_steps={result.steps} --out OTHER"
         run.console.print(f"{result.steps} steps fitted the time; the same numbers again: {again}", highlight=False)
@@ -179,7 +180,9 @@ def _find_teacher(
     name = teacher_name(spec, name)
     if name.startswith(("http://", "https://")):
         return ServedTeacher(name, student, sampling)
-    if (folder := find_model(name)) is not None:
+    folder = find_model(name)
+    if folder is not None:
+        # Beside a student that a server trains it takes the device and the precision of any model here.
         place: JsonDict = {}
         if isinstance(student, LoadedModel):
             place = {"device": student.device, "dtype": student.dtype}
@@ -225,10 +228,11 @@ def _with_rules(job: Job, loaded: W) -> W:
 def served_sampler(
     model: str | LoadedModel, config: GrpoConfig, folder: Path
 ) -> tuple[str | LoadedModel, Policy | None, PushWeights | None]:
-    """The model to train, the policy that samples in its place, and what brings that new weights; as given, None and None for local.
+    """The model to train, the policy that samples in its place, and what brings that new weights; for ``local`` the model alone.
 
-    An engine of one's own is a function of the model and its sampling that returns a policy with ``sync_weights(loaded, step)``. ``http`` and ``vllm`` are one dialect, see :class:`~gradus.policies.vllm.http_sampler.HttpSampler`. A server that wants a key gets
-    VLLM_API_KEY. Raises ConfigError if it cannot be reached or gives no token ids and log-probs.
+    An engine of one's own is a function of the model and its sampling that returns a policy with ``sync_weights(loaded, step)``. ``http`` and
+    ``vllm`` are one dialect, see :class:`~gradus.policies.vllm.http_sampler.HttpSampler`. A server that wants a key gets VLLM_API_KEY.
+    Raises ConfigError if it cannot be reached or gives no token ids and log-probs.
     """
     if config.sampler == "local":
         return model, None, None
@@ -261,6 +265,7 @@ def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
 
     def push_weights(loaded: LoadedModel, step: int) -> None:
         """Write the weights after a step, and let the server read them."""
+        # In every process: the shards of the weights are gathered from all of them.
         state = full_state_dict(loaded.model)
 
         def fill(aside: Path) -> None:
