@@ -118,7 +118,7 @@ def run_command(line: Sequence[str]) -> int:
         place = f"gradus {words[0]}" if words[0] in app else "gradus"
         problem(f"{error} {place} --help lists what there is.")
         return _USAGE
-    entry = COMMANDS.get(_ENTRIES.get(function, ""))
+    entry = COMMANDS.get(_ENTRIES.get(function, ""))  # None for a guest's command, and for --help and --version
     if entry is not None and json_file is not None:
         if not entry.shown:
             raise ConfigError(f"gradus {words[0]} has no result to print as JSON; leave out --json")
@@ -157,7 +157,7 @@ def _split_anywhere(line: Sequence[str]) -> tuple[list[str], str | None, str | N
     rest = list(line[:end])
     while rest:
         word = rest.pop(0)
-        if word in _OUTPUTS:
+        if word in _OUTPUTS:  # of two the last counts
             output = _OUTPUTS[word]
         elif word == "--json":
             has_file = bool(rest) and (rest[0].endswith(".json") or rest[0] == "-")
@@ -165,6 +165,7 @@ def _split_anywhere(line: Sequence[str]) -> tuple[list[str], str | None, str | N
         elif word.startswith("--json="):
             json_file = word.removeprefix("--json=")
         elif word == "--lora" and not (rest and rest[0].isdecimal()):
+            # cyclopts knows no option that is a switch and may have a value.
             words += [word, LORA]
         else:
             words.append(word)
@@ -227,7 +228,8 @@ def _sentence(error: Exception) -> str:
             raise error
         return NEEDS_TRAINING
     if isinstance(error, OSError):  # a disk, a file or a right that was not looked at more closely where it was used
-        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        reason = str(error.strerror or error)
+        return f"{reason}: {error.filename}" if error.filename else reason
     return beginning(printable(str(error)), _LONGEST)
 
 

@@ -104,37 +104,28 @@ _SECONDS = Parameter(
 )
 
 
-def _after_audit(
-    result: Audit,
-    call: CommandCall,
-) -> int:
-    subject, rows, rewards, out = call["subject"], call["rows"], call["rewards"], call["out"]
+def _after_audit(result: Audit, call: CommandCall) -> int:
     if result.only_failed and result.verdict != "fail":
         return _CODES["pass"]
-    environment = subject if rows is None else rows
-    functions = rewards if rows is None else [subject, *rewards]
-    reward_words = [word for function in functions for word in ("--reward", function)]
-    again = [*reward_words, *call.same(*_SAME)]
+    environment, functions = _subject(call["subject"], call["rows"], call["rewards"])
+    words = [environment]
+    for function in functions:
+        words += ["--reward", function]
     examples = filter(None, [result.result.exploit, *result.result.notes])  # the one on the screen before others
     line = next((example.command for example in examples if example.command), "")
     if line and JSON_FILE.get() is None:
         note(f"ask it again: {line}")
-    if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
-        next_command(
-            "audit",
-            environment,
-            *reward_words,
-            *call.same(*(name for name in _SAME if name != "episodes")),
-            "--episodes",
-            more,
-        )
+    out, more = call["out"], result.result.more_episodes
+    if result.verdict == "unresolved" and more is not None:
+        others = [name for name in _SAME if name != "episodes"]
+        next_command("audit", *words, *call.same(*others), "--episodes", more)
     elif result.verdict != "fail":
-        next_command("run", environment, *reward_words, *call.same("recipe", "grader"))
+        next_command("run", *words, *call.same("recipe", "grader"))
     elif out is not None and result.hack is not None:
         next_command("show", Path(out) / "hack.jsonl")
     elif out is None and result.result.broken is None:  # else the page with the evidence has been written
         why = "writes audit.json, a page with the evidence, and the hack if there is one"
-        next_command("audit", environment, *again, "--out", "audit", why=why)
+        next_command("audit", *words, *call.same(*_SAME), "--out", "audit", why=why)
     return _CODES[result.verdict]
 
 
@@ -219,6 +210,7 @@ def audit(
     from gradus.auditing.accepted import limits_in
     from gradus.runs.stages.audits import audit_with_progress
 
+    # What was mistyped is refused before an audit that takes minutes.
     limits: Mapping[str, float] = limits_in(fail_on) if fail_on else {}
     if fast:
         episodes, seconds = episodes or _FAST_TASKS, seconds or _FAST_SECONDS
@@ -289,6 +281,7 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     if subject is None:
         raise ConfigError(f"--play needs tasks of one turn with reference answers; {spec.name} has none")
     page = ExploitPage(subject=subject)
+    # In a thread: the page can be used at once, and what the audit finds comes up on it.
     page.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
     with listen("127.0.0.1", port) as listener:
         note(f"exploit {grader.name} yourself at {url(listener, '127.0.0.1')}; Ctrl-C stops")
@@ -299,14 +292,14 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
 def _first_exploit() -> Callable[[GradedCompletion], None]:
     """Shows the first exploit when it is found, and how long that took."""
     began = time.monotonic()
-    shown: list[str] = []
+    is_first = True
 
     def show(found: GradedCompletion) -> None:
-        if not shown:
-            shown.append(found.completion)
-            note(
-                f"after {time.monotonic() - began:.1f} s: {found.completion[:120]!r} earns {found.reward:.3g} ({found.what})"
-            )
+        nonlocal is_first
+        if is_first:
+            seconds = time.monotonic() - began
+            note(f"after {seconds:.1f} s: {found.completion[:120]!r} earns {found.reward:.3g} ({found.what})")
+        is_first = False
 
     return show
 

@@ -272,6 +272,7 @@ def _by_label(*parts: Any) -> JsonDict:
 def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
         return list(cast(Json, policies).items())
+    # A text is iterable too, and so may a policy object be.
     is_one = isinstance(policies, str) or hasattr(policies, "start") or not isinstance(policies, Iterable)
     several: Iterable[Any] = [policies] if is_one else cast(Iterable[Any], policies)
     return [(_label(policy), policy) for policy in several]
@@ -297,14 +298,12 @@ class Comparison(Shown):
 
         from gradus.evidence.reports import show_results
 
-        lines: list[str] = []
+        lines = ["settings that differ:"]
         for key, values in self.settings.items():
             lines.append(f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}")
-        return [
-            show_results(self.document, every=verbose()),
-            "",
-            Text("\n".join(["settings that differ:", *(lines or ["  none"])])),
-        ]
+        if not self.settings:
+            lines.append("  none")
+        return [show_results(self.document, every=verbose()), "", Text("\n".join(lines))]
 
     def to_json(self) -> JsonDict:
         """The document, in the form of results.json, with the settings."""

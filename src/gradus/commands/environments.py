@@ -68,7 +68,8 @@ def agent(
 
     known_options(limits, AgentLimits, "gradus.agent", also=("function", "tasks", "rewards", "name", "teacher"))
     called = name or getattr(function, "__name__", "agent")
-    called = f"my-{called}" if called in environments.own_names() else called
+    if called in environments.own_names():  # a run of it would stand for the one that comes with Gradus
+        called = f"my-{called}"
     return agent_spec(function, tasks, rewards, name=called, limits=AgentLimits(**limits), teacher=teacher)
 
 
@@ -187,7 +188,8 @@ def play(environment: Data = "rhythm", *, seed: int | None = None) -> Episode:
         console.print(
             Text.assemble(f"reward ({episode.reward.grader}): ", (format_number(episode.reward.value), "bold"))
         )
-    if (true_reward := episode.metrics.get("true_reward")) is not None:
+    true_reward = episode.metrics.get("true_reward")
+    if true_reward is not None:
         console.print(Text.assemble(f"{spec.true_reward_name}: ", (format_signed(true_reward, 2), "bold")))
     word = environment if isinstance(environment, str) else spec.name
     policies = ",".join(list(spec.policies)[:3]) or "MODEL"  # one's own environment may have no policy

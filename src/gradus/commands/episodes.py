@@ -86,12 +86,15 @@ def show(
     from gradus.rollouts import read_episodes
 
     file = Path(file)
-    path = newest_file(file) if file.is_dir() else file
+    is_run = file.is_dir()
+    path = newest_file(file) if is_run else file
     stored = read_episodes(path)
-    for problem in (*stored.problems, *changed_since(path if path == file else path.parent)):
+    for problem in (*stored.problems, *changed_since(path.parent if is_run else path)):
         go_around(problem, "the rest is used")
-    sampled = (newest or path != file) and not episode
-    episodes = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
+    if (newest or is_run) and not episode:
+        episodes = samples(stored.episodes)
+    else:
+        episodes = {"": pick_episode(stored.episodes, episode, path)}
     return StoredEpisodes(path, episodes, len(stored.episodes), _view_of(stored, environment))
 
 
@@ -133,6 +136,7 @@ def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
         if any(not turn.valid for turn in episode.turns):
             picks["invalid"] = episode
             break
+    # Equal episodes may be two: they are told apart as objects.
     names: dict[int, list[str]] = {}
     for name, episode in picks.items():
         names.setdefault(id(episode), []).append(name)
@@ -164,16 +168,18 @@ class Regraded(Shown):
         """The means before and after, and of each component; None if no episode has the figure."""
         from gradus.stats import mean_of
 
-        before = [episode.reward for episode in self.before if episode.reward]
+        before = [episode.reward_value for episode in self.before]
         rewards = [episode.reward for episode in self.episodes if episode.reward]
-        names = self.spec.grader(self.grader).weights
+        components: dict[str, float | None] = {}
+        for name in self.spec.grader(self.grader).weights:
+            components[name] = mean_of(reward.components.get(name) for reward in rewards)
         return {
             "grader": self.grader,
             "episodes": len(self.episodes),
             "graded": sum(reward.value is not None for reward in rewards),
-            "before": mean_of(reward.value for reward in before),
+            "before": mean_of(before),
             "reward": mean_of(reward.value for reward in rewards),
-            "components": {name: mean_of(reward.components.get(name) for reward in rewards) for name in names},
+            "components": components,
         }
 
     def tables(self) -> Sequence[Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gradus.commands.entries import command
-from gradus.commands.options import WORD, WORDS, as_list
+from gradus.commands.options import WORD, WORDS
 from gradus.commands.output import CommandCall, Listing, Shown, next_command, note, problem
 from gradus.core import ConfigError
 from gradus.core.findings import EXIT_CODES
@@ -62,10 +62,11 @@ class TriedRewards(Shown):
     def problems(self) -> list[str]:
         """Says which functions failed on how many completions, and the first error."""
         tried = self.tryout
-        failed = [
+        lines = [
             f"failed: {name} on {count} of {len(tried.scored)} completions" for name, count in tried.errors.items()
         ]
-        return failed + [f"the first: {each.error}" for each in tried.scored if each.error][:1]
+        first = next((row.error for row in tried.scored if row.error), None)
+        return [*lines, f"the first: {first}"] if first else lines
 
     def tables(self) -> Sequence[Any]:
         """One row a completion, and the means."""
@@ -91,9 +92,11 @@ class TriedRewards(Shown):
 
 
 def _after_try(tried: TriedRewards, call: CommandCall) -> int | None:
-    for each in tried.problems():
-        problem(each)
-    if call["completion"] and call["answer"] is None and any("it takes answer" in each for each in tried.problems()):
+    problems = tried.problems()
+    for line in problems:
+        problem(line)
+    needs_answer = any("it takes answer" in line for line in problems)
+    if call["completion"] and call["answer"] is None and needs_answer:
         note("give it with --answer")
     if tried.tryout.errors:
         return EXIT_CODES["fail"]
@@ -159,18 +162,15 @@ def try_rewards(
     if (completions is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
     completions = completion if completions is None else completions
-    if not isinstance(completions, str | Path):
-        completions = as_list(completions)
     if isinstance(completions, str | Path):
         if answer is not None:
             raise ConfigError("an answer is for typed completions; leave it out, the rows of a file have their own")
         rows = read_completions(completions, decode=decode)
     else:
         columns = {} if answer is None else {"answer": answer}
-        rows = [
-            Completion(prompt="", completion=each, columns=columns) if isinstance(each, str) else each
-            for each in completions
-        ]
+        rows: list[Completion] = []
+        for row in completions:
+            rows.append(Completion(prompt="", completion=row, columns=columns) if isinstance(row, str) else row)
     messages = any(row.chat for row in rows)  # the functions get what the rows have, as in TRL
     choice = choose_rewards(rewards)
     return TriedRewards(score(load_rewards(choice.entries, functions=choice.functions, messages=messages), rows))

@@ -217,7 +217,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
 
     time, seeds = run_options.get("time"), run_options.get("seeds") or 1
     job = make_job(data, **recipe_options)
-    require_names(job)
+    require_names(job)  # before anything is loaded or spent
     folder = Path(run_options.get("out") or job.recipe.default_folder())
     anyway, redo = run_options.get("anyway", False), run_options.get("redo", False)
     fixed = fixed_keys(job, data, recipe_options, time)
@@ -226,15 +226,8 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
             raise ConfigError("arms are trained from one seed; leave out --seeds, or run each arm with it")
         return Run(run_arms(job, folder, arms, time=time, fixed=fixed, redo=redo, anyway=anyway))
     tell = Terminal(quiet=quiet(), highlight=False).print
-    job = fitted_job(
-        job,
-        folder,
-        time=time,
-        fixed=fixed,
-        anyway=anyway,
-        seeds=seeds,
-        tell=tell,
-    )
+    job = fitted_job(job, folder, time=time, fixed=fixed, anyway=anyway, seeds=seeds, tell=tell)
+    # Of the settings that the run will have: the fitted ones.
     for warning in setting_warnings(job):
         tell(f"warn: {warning.evidence} -> {warning.remedy}")
     if seeds == 1:
@@ -293,7 +286,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     from gradus.runs.sources import forget_changed_files
 
     known_options(options, RecipeOptions, "a recipe")
-    forget_changed_files()
+    forget_changed_files()  # before any of them is imported again by its name
     path = options.get("recipe")
     if path is None and _is_recipe(data):
         data, path = None, data
@@ -368,15 +361,11 @@ class Checklist(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """The status and the findings."""
-        checks = [
-            {
-                "check": finding.subject,
-                "status": _STATUSES[finding.status],
-                "message": finding.evidence,
-                "remedy": finding.remedy,
-            }
-            for finding in self.findings
-        ]
+        checks: list[dict[str, str]] = []
+        for finding in self.findings:
+            status = _STATUSES[finding.status]
+            row = {"check": finding.subject, "status": status, "message": finding.evidence, "remedy": finding.remedy}
+            checks.append(row)
         return {"schema": SCHEMA, "status": self.status, "checks": checks}
 
     def tables(self) -> Sequence[Any]:
@@ -399,12 +388,7 @@ def _after_check(result: Checklist, call: CommandCall) -> int | None:
     return next_command("run", *environment, *call.same(*RunArguments.__annotations__))
 
 
-def check(
-    data: DataOrRecipe = None,
-    *,
-    online: bool = False,
-    **options: Unpack[RunArguments],
-) -> Checklist:
+def check(data: DataOrRecipe = None, *, online: bool = False, **options: Unpack[RunArguments]) -> Checklist:
     """Say what would go wrong in a run of the same options, with a remedy for each. Nothing is trained.
 
     An agent without a named model runs one episode on a scripted one, which takes seconds. ``online``: ask servers and hubs too.

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from gradus.core.records import Message, Span, ToolCall
-from gradus.core.values import Json, JsonDict
+from gradus.core.values import Json, JsonDict, as_mapping
 
 _TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
 
@@ -58,11 +58,15 @@ def _spoken(text: str) -> list[tuple[int, int]]:
         if thought is None and not closing:
             stretches.append((start, tag.start()))
             thought = name
-        elif closing and thought in (name, None):
-            if thought is None:  # some chat templates open the thought
-                stretches.clear()
+        elif closing and thought is None:
+            # Some chat templates open the thought in the prompt, so that all before its end was one.
+            stretches.clear()
+            start = tag.end()
+        elif closing and thought == name:
             thought, start = None, tag.end()
-    return stretches if thought is not None else [*stretches, (start, len(text))]
+    if thought is None:
+        stretches.append((start, len(text)))
+    return stretches
 
 
 def read_message(text: str, form: str | None = None, tools: Sequence[Json] = ()) -> Message:
@@ -95,7 +99,7 @@ def none_carried_out(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], s
 def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
     """Return an answer without its calls."""
     content = text
-    for call in reversed(calls):
+    for call in reversed(calls):  # from the end, so that the places of the others stay
         content = content[: call.start] + content[call.end :]
     return content.strip() if calls else text
 
@@ -118,13 +122,9 @@ def write_calls(calls: Sequence[ToolCall]) -> str:
 
 def _typed(call: ToolCall, tools: Sequence[Json]) -> ToolCall:
     """Return a call whose values came as texts, read by the types of the tool's schema."""
-    properties: Json = {}
-    for tool in tools:
-        function: Json = tool.get("function", tool)
-        if function.get("name") == call.name:
-            schema: Json = function.get("parameters") or {}
-            properties = schema.get("properties") or {}
-            break
+    functions: list[Json] = [tool.get("function", tool) for tool in tools]
+    schema = next((function.get("parameters") for function in functions if function.get("name") == call.name), None)
+    properties = as_mapping(as_mapping(schema).get("properties"))
     arguments = {key: _typed_value(value, _kinds(properties.get(key))) for key, value in call.arguments.items()}
     return replace(call, arguments=arguments)
 
@@ -205,6 +205,7 @@ def _read_json(text: str) -> Iterator[ToolCall]:
     begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
     if begin is None:
         return
+    # The call is cut out of the answer together with what stands before its brace, such as a code fence.
     first, at = begin.start(1), begin.end()
     while at < len(text) and not _FENCE.match(text, at):
         end = len(text)

@@ -380,6 +380,7 @@ def checked(value: Any, kind: type[T], name: str, *, partial: bool = False) -> T
     from pydantic import ValidationError
 
     try:
+        # Strict: a number that stands there as a text is damage too.
         _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
         problems: list[Any] = error.errors(include_url=False)

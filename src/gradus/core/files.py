@@ -44,7 +44,7 @@ def replacing(path: Path) -> Generator[Path]:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         yield aside
-        _sync(aside)
+        _sync(aside)  # before the renaming: a crash of the machine must not leave the new name with an empty file
         if path.exists():
             shutil.copymode(path, aside)  # what was private stays so
         os.replace(aside, path)
@@ -91,6 +91,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         for file in (*aside.rglob("*"), aside):
             _sync(file)
         shutil.rmtree(old, ignore_errors=True)
+        # No call replaces a folder that is not empty, so that there is a moment without one: ``old`` is put back if it ends here.
         if path.exists():
             os.replace(path, old)
         os.replace(aside, path)
@@ -136,7 +137,7 @@ def clear_half_written(folder: Path) -> None:
     for path in hidden:
         if not _HALF_WRITTEN.fullmatch(path.name):
             continue
-        target = path.with_name(path.name[1:-4])
+        target = path.with_name(path.name[1:-4])  # without the dot in front, and .tmp or .old
         if path.is_file():
             path.unlink(missing_ok=True)
         elif path.name.endswith(".old") and not target.exists():
@@ -157,6 +158,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, which bring their own line ends, as :func:`replacing` does; a name that ends in .gz is compressed."""
     with replacing(path) as aside:
         if path.suffix.lower() == ".gz":
+            # Without a name and a time the same lines give the same bytes.
             with aside.open("wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed:
                 packed.writelines(as_bytes(line) for line in lines)
         else:

@@ -107,6 +107,7 @@ def within(seconds: float, what: str, call: Callable[[], T]) -> T:
 def _on_main_thread(seconds: float, what: str, call: Callable[[], T]) -> T:
     if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
         return call()  # the timer of a call around this one ends it earlier
+    # From here on the timer of a call around this one is stopped, and goes on with what is left of it behind this one.
     before = signal.signal(signal.SIGALRM, _ring)
     outer, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)  # of a call around this one, 0 without one
     began = time.monotonic()

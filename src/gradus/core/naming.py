@@ -61,9 +61,8 @@ def _public_names(module: ModuleType) -> list[str]:
     names = getattr(module, "__all__", None)
     if names is not None:
         return list(names)
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    imported = {name for name, value in public.items() if _is_imported(value, module)}
-    return [name for name in public if name not in imported]
+    public = [name for name in vars(module) if not name.startswith("_")]
+    return [name for name in public if not _is_imported(getattr(module, name), module)]
 
 
 def _is_imported(value: Any, module: ModuleType) -> bool:
@@ -82,6 +81,7 @@ def _module(name: str, kind: str) -> ModuleType:
         with going_on():
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # The module is there, and one that it imports is not.
         if error.name and not f"{name}.".startswith(f"{error.name}."):
             raise _broken(name, kind, error) from error
         raise ConfigError(
@@ -98,11 +98,11 @@ def _module(name: str, kind: str) -> ModuleType:
 
 def _broken(name: str, kind: str, error: BaseException) -> ConfigError:
     """Return the error for code of a user that raised while it was imported, with the place."""
-    last = extract_tb(error.__traceback__)[-1]
-    where = f" ({Path(last.filename).name}, line {last.lineno})"
-    if isinstance(error, SyntaxError):  # its own text has the line
-        where = ""
-    return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{where}; fix it there")
+    what = f"{type(error).__name__}: {error}"
+    if not isinstance(error, SyntaxError):  # whose own text has the line
+        last = extract_tb(error.__traceback__)[-1]
+        what += f" ({Path(last.filename).name}, line {last.lineno})"
+    return ConfigError(f"{name} cannot be imported for {kind}: {what}; fix it there")
 
 
 def import_file(name: str, kind: str) -> ModuleType:
@@ -110,6 +110,7 @@ def import_file(name: str, kind: str) -> ModuleType:
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"no file {name} for {kind}{similar_file(Path(name))}")
+    # By the whole path: two files of one name are two modules.
     key = f"_gradus_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     if key in sys.modules:
         return sys.modules[key]
@@ -117,7 +118,7 @@ def import_file(name: str, kind: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
+    sys.modules[key] = module  # before it runs: dataclasses look their module up there
     IMPORTED[key] = time.time()
     sys.path.insert(0, str(path.parent))
     try:
@@ -140,6 +141,7 @@ def file_sources(module: str) -> dict[str, str]:
     if not file:
         return {}
     path = Path(file).expanduser().absolute()
+    # The folder that the module's name begins in: the files of the same package below it are the user's too.
     depth = 1 if is_file else module.count(".") + 1 + (path.name == "__init__.py")
     root = path.parents[min(depth, len(path.parents)) - 1]
     name = path.name if is_file else module
@@ -157,10 +159,10 @@ def imported_files(path: Path, root: Path) -> dict[str, Path]:
     finder = ModuleFinder([str(root), str(Path.cwd())])
     with suppress(SyntaxError):
         finder.import_hook(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
-    names = (getattr(module, "__file__", None) for module in finder.modules.values())
     files: dict[str, Path] = {}
-    for file in [Path(name) for name in names if name]:
-        is_inside = file.is_relative_to(root)
+    for module in finder.modules.values():
+        file = Path(getattr(module, "__file__", None) or path)  # a built-in module has no file
         if file != path:
-            files[file.relative_to(root).as_posix() if is_inside else file.name] = file
+            name = file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name
+            files[name] = file
     return files

@@ -77,7 +77,7 @@ class Grader:
         if value is None:
             value = lowest if self.range is None else self.range[0]
         total = fsum(self.weights.values())
-        shares = dict.fromkeys(self.weights, value / total) if total else {}
+        shares = dict.fromkeys(self.weights, value / total) if total else {}  # weights may cancel; then it is one term
         last = [RewardTerm(component=name, value=share * self.weights[name]) for name, share in shares.items()]
         terms = [()] * (len(episode.turns) - 1) + [tuple(last) or (RewardTerm(component="failed", value=value),)]
         return Reward(grader=self.name, value=value, components=shares, terms=tuple(terms))
@@ -98,7 +98,8 @@ class Grader:
             ) from None
         component = next(iter(self.weights))
         terms: list[tuple[RewardTerm, ...]] = [() for _ in episode.turns]
-        terms[-1:] = [(RewardTerm(component=component, value=value),)] if terms else []
+        if terms:
+            terms[-1] = (RewardTerm(component=component, value=value),)
         return Reward(grader=self.name, value=value, components={component: value}, terms=tuple(terms))
 
 
@@ -118,9 +119,8 @@ class Panel:
     """Policies by the role they have in an audit. ``ladder`` goes from worst to best and ends with teacher and ceiling."""
 
     ladder: Sequence[str]
-    reflexes: Sequence[
-        str
-    ] = ()  # honest, without inference; the best is what an exploit must not beat. Else the first rung
+    # Honest, without inference; the best is what an exploit must not beat. The first rung of the ladder if left out.
+    reflexes: Sequence[str] = ()
     exploits: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -315,13 +315,16 @@ class EnvironmentSpec:
             raise ConfigError(
                 f"unknown condition {condition!r} for {self.name}; it has {', '.join(self.conditions)}, or all"
             )
-        seeds, options = self.conditions[condition].seeds, self.conditions[condition].options
+        declared = self.conditions[condition]
+        seeds = declared.seeds
         if episodes is not None and not 1 <= episodes <= len(seeds):
             raise ConfigError(
                 f"condition {condition!r} has {len(seeds)} seeds; episodes must lie between 1 and that, got {episodes}"
             )
-        seeds = seeds[:episodes]
-        return [Task(environment=self.name, seed=seed, condition=condition, options=options) for seed in seeds]
+        options = declared.options
+        return [
+            Task(environment=self.name, seed=seed, condition=condition, options=options) for seed in seeds[:episodes]
+        ]
 
     def identify(self, task: Task) -> Task:
         """Return the task with its id, a hash of what it is; splits are told apart by it."""

@@ -153,6 +153,7 @@ class _Rolling:
     def add(self, rollouts: _Growing, start: int = 0, end: int | None = None) -> None:
         """Add the episodes of these tasks, policy by policy: each may hold a model."""
         rolled = {name: policy for name, policy in self.policies.items() if policy is not None}
+        # All conditions of a policy before the next policy: a model is loaded once.
         for name, policy in rolled.items():
             for condition, tasks in self.tasks.items():
                 rolled_out = roll_out(
@@ -188,6 +189,7 @@ def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequen
         policies = {name: {0: episodes} for name, episodes in rollouts[condition].items()}
         figures = _figures(rolling.spec, condition, rolling.grader, policies, method, graded=True)
         rewards = [Pairing(figures[a], figures[b], method).difference(REWARD) for a, b in pairs]
+        # The last look ends it whatever it finds: all tasks are used up.
         if end == len(tasks) or decided(rewards, len(tasks)):
             return {"looks": look, "tasks": end, "of": len(tasks)}
     raise AssertionError("the last look sees all tasks")
@@ -256,6 +258,7 @@ def _document(
     """The document of all graders, the main one first. ``graded``: the episodes carry its rewards."""
     names = dict.fromkeys(name for policies in rollouts.values() for name in policies)
     compared = _pairs(list(names), pairs)
+    # All pairs under all conditions stand in one document, and a reader picks among them.
     method = replace(method, pairs=len(rollouts) * len(compared))
     by_grader: dict[str, ByCondition] = {}
     for grader in _graders(spec, graders):
@@ -292,7 +295,7 @@ def _figures(
     method: Method,
     *,
     graded: bool,
-) -> dict[str, Runs]:
+) -> Mapping[str, Runs]:
     """The figures of each policy under one condition, by training seed. ``graded``: the episodes carry the grader's rewards."""
     declared = spec.conditions.get(condition)
     cluster = declared.cluster if declared else None
@@ -302,7 +305,7 @@ def _figures(
             if not graded:
                 episodes = grade_episodes(spec, episodes, grader)
             figures[name][seed] = figures_of(spec, grader, episodes, cluster, method.pass_k)
-    return dict(figures)
+    return figures
 
 
 def _condition_tasks(
@@ -314,16 +317,16 @@ def _condition_tasks(
     for name in conditions:
         if name not in spec.conditions:
             spec.tasks(name)  # raises, naming the conditions there are
-    sizes = {name: len(spec.conditions[name].seeds) for name in conditions}
-    largest = max(sizes, key=lambda name: sizes[name], default="")
-    if episodes is None or not largest:
+    if episodes is None or not conditions:
         return {name: spec.tasks(name) for name in conditions}
-    if episodes > sizes[largest]:
-        others = {name: len(each.seeds) for name, each in spec.conditions.items() if name not in sizes}
-        there_is = "".join(f", or condition {name} ({size})" for name, size in others.items() if size >= episodes)
-        raise ConfigError(
-            f"condition {largest!r} has {sizes[largest]} seeds, got episodes = {episodes}; ask for no more{there_is}"
-        )
+    sizes = {name: len(spec.conditions[name].seeds) for name in conditions}
+    largest = max(sizes, key=lambda name: sizes[name])
+    most = sizes[largest]
+    if episodes > most:
+        others = {name: len(other.seeds) for name, other in spec.conditions.items() if name not in sizes}
+        larger = "".join(f", or condition {name} ({size})" for name, size in others.items() if size >= episodes)
+        evidence = f"condition {largest!r} has {most} seeds, got episodes = {episodes}"
+        raise ConfigError(f"{evidence}; ask for no more{larger}")
     return {name: spec.tasks(name, min(episodes, size)) for name, size in sizes.items()}
 
 

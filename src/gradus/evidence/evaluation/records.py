@@ -37,17 +37,13 @@ Runs = Mapping[int, Figures]
 
 @frozen_record
 class Method:
-    """How records are computed. ``pairs``: so many differences stand together; ``looks``: so often each is looked at.
+    """How records are computed."""
 
-    ``power``: the difference in reward for which pairs say how many episodes are needed. ``pass_k``: for each k a figure ``pass@k``.
-    ``reward_range``: the lowest and the highest reward that the grader declares.
-    """
-
-    pairs: int = 1
-    looks: int = 1
-    power: float | None = None
-    pass_k: Sequence[int] = ()
-    reward_range: tuple[float, float] | None = None
+    pairs: int = 1  # so many differences stand together
+    looks: int = 1  # so often each is looked at
+    power: float | None = None  # the difference in reward for which pairs say how many episodes are needed
+    pass_k: Sequence[int] = ()  # for each k a figure pass@k
+    reward_range: tuple[float, float] | None = None  # the lowest and the highest reward that the grader declares
 
     @property
     def level(self) -> float:
@@ -87,6 +83,7 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
     groups: JsonDict = {"components": {}, "curves": {}}
     for key in _keys(figures):
         rows = [_row(run, key, tasks) for run in figures]
+        # A mean is no comparison: it is corrected for looks, and not for the number of pairs.
         level = level_of(looks=method.looks)
         if len(rows) == 1:
             interval = mean_interval(rows[0], clusters=clusters, level=level)
@@ -134,6 +131,7 @@ class Pairing:
         x, y = self._rows(key)
         level = self.method.level
         if self.is_single:
+            # Of other figures nobody says how far they can go.
             reward_range = self.method.reward_range if key == REWARD else None
             return paired_difference(x[0], y[0], self.clusters, level=level, reward_range=reward_range)
         return crossed_difference(x, y, matched=self.matched, clusters=self.clusters, level=level)

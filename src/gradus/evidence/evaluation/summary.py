@@ -151,6 +151,7 @@ def _curves(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, Val
         return {}
     drawn: list[Mapping[str, Sequence[float | None]]] = []
     for episode in episodes:
+        # A function of the environment may expect an outcome that a broken episode does not have.
         is_whole = episode.stop not in FAULTS
         curves = _ask(f"curves of {spec.name!r}", draw, episode) if is_whole else None
         drawn.append(curves or {})

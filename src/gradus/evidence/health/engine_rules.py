@@ -91,7 +91,7 @@ def gradient_spike(history: History) -> Fired:
 
 def _is_spike(norms: Array, index: int) -> bool:
     before = _before(norms, index)
-    if len(before) < 5:
+    if len(before) < 5:  # too few to say what is usual
         return False
     usual = max(np.median(before), 1e-12)
     return bool(norms[index] > _SPIKE * usual)

@@ -74,7 +74,10 @@ def template_collapse(history: History) -> Fired:
     for name in ("answer_information", *(f"metrics.{name}" for name in spreads)):
         start = history.first_mean(name, _WINDOW)
         share = _against_start(history, name)
-        if start is not None and start > 1e-3 and share is not None and share < _GONE:
+        if start is None or share is None:
+            continue
+        # What told hardly anything at the start cannot lose it.
+        if start > 1e-3 and share < _GONE:
             figure = name.removeprefix("metrics.")
             return "warn", f"{figure} fell to {share:.0%} of the first {_WINDOW} steps ({format_number(start)})"
     return None
@@ -144,8 +147,10 @@ def reward_falls(history: History) -> Fired:
         if slope.t > -VERY_SURE or change > -VERY_SURE:
             continue
         then, now = float(np.nanmean(first)), float(np.nanmean(last))
+        # Of the first half: at the end of a fall the spread is another one. It is the reward's, and says nothing of the true reward.
         spreads = history.measured("reward_total_std", window)[: window // 2]
-        if has_weights or not len(spreads) or then - now >= _FALLEN * spreads.mean():
+        matters = has_weights or not len(spreads) or then - now >= _FALLEN * spreads.mean()
+        if matters:
             what = name.removesuffix("_mean").replace("_", " ")
             fall = f"from {format_number(then)} to {format_number(now)}"
             return "warn", f"the {what} fell {fall} in {window} steps (t = {slope.t:.1f})"
@@ -189,6 +194,7 @@ def hack_suspected(history: History) -> Fired:
     sure = min(up.t, -down.t)
     if sure < SURE:
         return None
+    # A line through all steps may fall although the end is where the beginning was.
     change = difference(aims[:_WINDOW], aims[-_WINDOW:])
     if change is None or change > -_NOISE:
         return None

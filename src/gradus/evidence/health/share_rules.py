@@ -108,7 +108,7 @@ def _solved(history: History) -> str:
         return ""
     if first_spread is None or spread is None or spread > _SOLVED * first_spread:
         return ""
-    if now - start >= max(first_spread, 1e-9) / 2:
+    if now - start >= max(first_spread, 1e-9) / 2:  # a rise that matters, beside how far episodes lay apart
         rise = f"from {format_number(start)} to {format_number(now)}"
         return f"; the reward rose {rise} and is nearly the same everywhere: the tasks may be solved"
     first = history.head("true_reward_mean", _WINDOW)
@@ -215,6 +215,6 @@ def _of_calls(history: History, *faults: str) -> Share | None:
         return None
     episodes = counts_of(history, "episodes")
     faulty = np.sum([history.column(f"metrics.calls_{fault}") for fault in faults], axis=0)
-    if "malformed" in faults:
+    if "malformed" in faults:  # a call that a budget cut cannot be read either: one in each such episode at most
         faulty = faulty - cut_episodes(history)
     return recent_share(faulty * episodes, history.column("metrics.calls") * episodes)

@@ -37,13 +37,11 @@ def _title(episode: Episode) -> str:
 
 def _turn(turn: Turn, reward: Reward | None) -> Text:
     """What was read, answered and called, what was wrong with it, and what it earned."""
-    anew = "(reads anew) " if turn.restart and turn.index else ""
-    text = Text.assemble(
-        (f"\n{turn.index + 1:>3} ", "bold"),
-        (anew + (_results(turn.messages) or turn.observation), "dim"),
-        ("\n  → ", "bold"),
-        _answer(turn),
-    )
+    observed = _results(turn.messages) or turn.observation
+    if turn.restart and turn.index:  # the first turn always begins a sequence
+        observed = f"(reads anew) {observed}"
+    number = (f"\n{turn.index + 1:>3} ", "bold")
+    text = Text.assemble(number, (observed, "dim"), ("\n  → ", "bold"), _answer(turn))
     for call in turn.calls:
         arguments = ", ".join(f"{key} = {_short(value)}" for key, value in call.arguments.items())
         text.append(f"{_INDENT}calls {call.name or '?'}({arguments})", style="red" if call.fault else "cyan")
@@ -59,20 +57,21 @@ def _turn(turn: Turn, reward: Reward | None) -> Text:
 
 def _results(messages: Sequence[Message]) -> str:
     """An observation with results of tools, which stand under their names; empty without any."""
-    if all(message.role != "tool" for message in messages):
-        return ""
-    names = [f"{message.name} gave " if message.role == "tool" else "" for message in messages]
-    return _INDENT.join(name + message.content for name, message in zip(names, messages, strict=True))
+    lines = [
+        f"{message.name} gave {message.content}" if message.role == "tool" else message.content for message in messages
+    ]
+    has_results = any(message.role == "tool" for message in messages)
+    return _INDENT.join(lines) if has_results else ""
 
 
 def _answer(turn: Turn) -> Text:
     """The answer with its spans underlined, and their texts beside it."""
     answer = Text(turn.action or "(nothing)")
-    styles: dict[str, str] = {}
+    styles: dict[str, str] = {}  # the spans of one name look alike
     for span in turn.spans:
         style = styles.setdefault(span.name, SPAN_STYLES[len(styles) % len(SPAN_STYLES)])
         answer.stylize(style, span.start, span.end)
-    if styles and not turn.calls:
+    if styles and not turn.calls:  # calls are listed below
         spans = ", ".join(f"{span.name}: {turn.action[span.start : span.end]!r}" for span in turn.spans)
         answer.append(f"   {spans}", style="dim")
     return answer
@@ -83,22 +82,22 @@ def _facts(turn: Turn, reward: Reward | None) -> list[str]:
     facts: list[str] = []
     if turn.env_reward is not None:
         facts.append(f"reward {format_signed(turn.env_reward, 2)}")
-    terms = dict(enumerate(reward.terms)) if reward else {}
-    for term in terms.get(turn.index, ()):
+    terms = reward.terms if reward else ()  # a stored reward may have none
+    for term in terms[turn.index] if turn.index < len(terms) else ():
         span = f" ({term.span})" if term.span else ""
         facts.append(f"{_words(term.component)}{span} {format_signed(term.value, 4)}")
     understood = _pairs(turn.action_data)
     if understood:
         facts.append(f"understood {understood}")
     if turn.tokens is not None:
-        logprob = format_number(sum(turn.tokens.logprobs), 2)
-        facts.append(f"log-prob {logprob} of {len(turn.tokens.action_ids)} tokens")
+        total = format_number(sum(turn.tokens.logprobs), 2)
+        facts.append(f"log-prob {total} of {len(turn.tokens.action_ids)} tokens")
     return facts
 
 
 def _end(episode: Episode) -> Text:
     """How the episode ended, its reward and figures, and what was hidden."""
-    text, reward, failure = Text(), episode.reward, episode.failure
+    text, failure = Text(), episode.failure
     results = _results(episode.final.messages) if episode.final else ""
     if results:
         text.append(f"{results}\n", style="dim")
@@ -106,19 +105,27 @@ def _end(episode: Episode) -> Text:
         text.append(f"failed in {failure.stage}: {failure.type}: {failure.message}\n", style="red")
     elif episode.stop != "terminated":
         text.append(f"not finished: {_words(episode.stop.value)}\n", style="red")
-    if reward is not None and reward.value is None:
-        text.append(f"not graded by {reward.grader}: {reward.error or 'no reason given'}\n", style="red")
-    elif reward is not None:
-        components = _figures(reward.components, ", ")
-        text.append(f"reward {reward.grader} {format_number(reward.value)}", style="bold")
-        text.append(f" ({components})\n" if components else "\n")
-    if reward is not None and reward.extras:
-        text.append(f"logged: {_pairs(reward.extras)}\n")
+    if episode.reward is not None:
+        text.append_text(_graded(episode.reward))
     figures = _figures({"return": episode.env_return, **episode.metrics}, " · ")
     if figures:
         text.append(f"{figures}\n")
     if episode.outcome:
         text.append(f"what was hidden: {_pairs(episode.outcome)}", style="dim")
+    return text
+
+
+def _graded(reward: Reward) -> Text:
+    """A reward with its components, or why there is none, and what its functions logged."""
+    text = Text()
+    if reward.value is None:
+        text.append(f"not graded by {reward.grader}: {reward.error or 'no reason given'}\n", style="red")
+    else:
+        components = _figures(reward.components, ", ")
+        text.append(f"reward {reward.grader} {format_number(reward.value)}", style="bold")
+        text.append(f" ({components})\n" if components else "\n")
+    if reward.extras:
+        text.append(f"logged: {_pairs(reward.extras)}\n")
     return text
 
 
@@ -149,12 +156,15 @@ def _heights(values: Sequence[float | None], panel: ViewPanel) -> str:
         return "–"
     low, high = panel.limits or (min(numbers), max(numbers))
     top = len(MARKS) - 1
-    step = (high - low) / top or 1.0
-    marks: list[str] = []
+    step = (high - low) / top or 1.0  # a flat line has no step
+    marks = ""
     for value in values:
-        height = 0 if value is None else round((value - low) / step)
-        marks.append("·" if value is None else MARKS[min(top, max(0, height))])
-    return "".join(marks)
+        if value is None:
+            marks += "·"
+        else:
+            height = round((value - low) / step)
+            marks += MARKS[min(top, max(0, height))]  # a value may lie beyond the limits
+    return marks
 
 
 def _words(name: str) -> str:
