@@ -13,7 +13,8 @@ from gradus.core.errors import StorageError
 from gradus.core.files import read_json_lines
 from gradus.core.values import JsonDict
 
-METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
+# Of the stages in their order, and of a stage's own folder.
+METRICS_FILES = ("sft/metrics.jsonl", "distill/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
 
 
 class StepRecord(TypedDict):
@@ -147,7 +148,7 @@ def read_records(path: Path) -> list[JsonDict]:
 
 
 def metrics_files(run: Path | str) -> list[Path]:
-    """Return the metrics files of a run folder (SFT's first, then GRPO's), of a stage's folder, or the one file that was named."""
+    """Return the metrics files of a run folder (in the order of its stages), of a stage's folder, or the one file that was named."""
     path = Path(run)
     return [path] if path.is_file() else [path / name for name in METRICS_FILES if (path / name).is_file()]
 

@@ -101,6 +101,15 @@ def test_a_run_folder_a_stage_or_a_file_can_be_read(tmp_path):
     assert read_metrics(tmp_path / "run" / "sft" / "metrics.jsonl") == warm_start
 
 
+def test_a_distillation_is_diagnosed_too(tmp_path):
+    """A folder of ``gradus distill`` held no metrics for the doctor, and a loss that was not a number went by unseen in a whole run."""
+    lost = [{"kind": "distill", "step": step, "loss": None, "tokens": 8} for step in (1, 2)]
+    _write(tmp_path / "run" / "distill" / "metrics.jsonl", lost)
+    assert [diagnosis["rule"] for diagnosis in diagnosis_of(tmp_path / "run")["diagnoses"]] == ["not a number"]
+    _write(tmp_path / "run" / "grpo" / "metrics.jsonl", healthy(0, 3))
+    assert diagnosis_of(tmp_path / "run")["status"] == "stop"
+
+
 def test_a_folder_that_is_no_run_and_a_broken_line_are_told(tmp_path):
     with pytest.raises(StorageError, match="no metrics of a run in"):
         read_metrics(tmp_path)
