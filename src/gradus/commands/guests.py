@@ -66,11 +66,11 @@ def frozen_model(name: str, *, system_prompt: str) -> FrozenModel:
 
 def attach_guests(app: App, panel: Any) -> None:
     """Adds the commands of installed packages by name; the one that takes a name that exists is said and left out."""
-    for each in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        if each.name in app:
-            problem(f"{each.value} is left out: the command gradus {each.name} exists already", "yellow")
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        if entry.name in app:
+            problem(f"{entry.value} is left out: the command gradus {entry.name} exists already", "yellow")
             continue
-        package = each.dist.name if each.dist is not None else each.value
-        app.command(
-            each.value, name=each.name, group=panel, help=f"Commands of {each.name}, from the package {package}."
-        )
+        package = entry.dist.name if entry.dist is not None else entry.value
+        about = f"Commands of {entry.name}, from the package {package}."
+        # As a text: cyclopts imports the package when its command is called.
+        app.command(entry.value, name=entry.name, group=panel, help=about)

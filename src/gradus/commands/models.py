@@ -206,10 +206,11 @@ def serve(
 
             spec = load_environment(source)
             app = openenv.create_app(spec, sessions=sessions, hosts=hosts)
-            place = url(listener, host, scheme="ws")
+            place = url(listener, host, scheme="ws")  # its clients keep a connection for an episode
             note(f"{spec.name} for up to {sessions} sessions at {place}; Ctrl-C stops")
             return serve_until_stopped(openenv.server_config(app, host=host, port=port), listener)
         assert isinstance(source, str | Path)  # an environment is served with env
+        # Without a list of hosts anybody in the network may ask.
         if hosts is None and not (keys if train else token):
             way = "set GRADUS_SERVE_KEY" if train else "set VLLM_API_KEY or --token"
             raise ConfigError(

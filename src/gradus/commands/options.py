@@ -51,6 +51,7 @@ def _rank(_: Any, tokens: Sequence[Token]) -> int | bool:
     return text == LORA or int(text)
 
 
+# Their parameters take records in Python, whose fields cyclopts would otherwise make options of.
 WORD = Parameter(accepts_keys=False, n_tokens=1, converter=_one_word)
 WORDS = Parameter(accepts_keys=False, n_tokens=1, converter=_every_word, show_default=False)
 COMMAS = Parameter(accepts_keys=False, n_tokens=1, converter=_between_commas, show_default=False)
@@ -229,12 +230,10 @@ def as_list(value: Any) -> list[Any]:
 
 def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) -> None:
     """Raises ConfigError if reward functions are given but only other graders are asked for, so that they would have no effect."""
-    named = [each for each in graders if each is not None]
+    named = [name for name in graders if name is not None]
     if rewards and named and "rewards" not in named:
-        raise ConfigError(
-            f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)} was asked for instead; "
-            "leave out the grader or the reward functions"
-        )
+        idle = f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)}"
+        raise ConfigError(f"{idle} was asked for instead; leave out the grader or the reward functions")
 
 
 def known_options(names: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:

@@ -80,8 +80,8 @@ class Shown(ABC):
         return console
 
     def _print(self, console: Any) -> None:
-        for each in self.tables():
-            console.print(each, highlight=False)
+        for renderable in self.tables():
+            console.print(renderable, highlight=False)
 
 
 class Listing(Shown, list[dict[str, str]]):

@@ -99,6 +99,7 @@ def teach(
     spec, _ = graded_environment(environment, rewards, [grader])
     name = teacher_name(spec, None if policy is None else os.fspath(policy))
     teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens)
+    # The same tasks as those of a run by the environment's own recipe, so that its SFT may learn these episodes.
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(

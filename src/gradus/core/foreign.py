@@ -26,6 +26,7 @@ from gradus.core.values import Json, JsonDict
 T = TypeVar("T")
 STEP_SECONDS = 300.0  # of one call of an environment, unless its stepping says otherwise
 _AGAIN = 1.0  # seconds after which a call that swallowed its end is ended again
+# Where no code of a user is: Gradus, the standard library, and what was compiled from a text.
 _LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep, "<")
 
 
@@ -117,6 +118,7 @@ def _on_main_thread(seconds: float, what: str, call: Callable[[], T]) -> T:
         raise out_of_time(what, seconds, str(ended)) from None
     finally:
         remaining = outer - (time.monotonic() - began)
+        # Not 0, which would switch that timer off: its time is up, and it should ring at once.
         signal.setitimer(signal.ITIMER_REAL, max(remaining, 0.001) if outer else 0.0, interval)
         signal.signal(signal.SIGALRM, before)
 

@@ -47,7 +47,7 @@ def tokens_used(raw: object) -> tuple[int, int] | None:
     """Return the tokens of prompt and answer that a reply was charged for; None if it does not say them."""
     usage = getattr(raw, "usage", None)
     prompt, completion = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-    if type(prompt) is not int or type(completion) is not int:
+    if type(prompt) is not int or type(completion) is not int:  # True is an int, and no count
         return None
     if not (0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS):
         return None

@@ -44,7 +44,7 @@ class ChatOptions:
         """Return what ``create`` gives for these options; ask otherwise if the server does not support one of them."""
         import openai
 
-        while True:
+        while True:  # ends: each refusal that teaches something leaves an option out or renames it
             body = self._accepted(options)
             try:
                 return await create(body)

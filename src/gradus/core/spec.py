@@ -51,7 +51,8 @@ class Grader:
 
     def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
         """Call :attr:`compute`, and wait if it is a coroutine."""
-        limit = batch_seconds(len(episodes)) * len(self.weights)  # a composed grader makes one call for each component
+        # A composed grader makes one call for each component.
+        limit = batch_seconds(len(episodes)) * len(self.weights)
         return within(limit, f"grader {self.name!r}", lambda: settled(self.compute(episodes)))
 
     def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:

@@ -34,6 +34,7 @@ def plain(value: Any) -> Any:
     >>> plain({"x": {"b", "a"}, "y": float("nan")})
     {'x': ['a', 'b'], 'y': None}
     """
+    # Most values are plain, and the same object comes back.
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

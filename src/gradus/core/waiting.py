@@ -33,7 +33,7 @@ def wait_for(work: Awaitable[T]) -> T:
     future = begin(work)
     try:
         return future.result()
-    except BaseException:
+    except BaseException:  # Ctrl-C, or the end of the caller's time: the coroutine would go on without anybody
         future.cancel()
         raise
 
@@ -64,7 +64,7 @@ class _Blocking:
         return call
 
 
-@cache
+@cache  # one for all: clients and locks of a coroutine belong to the loop that they were made in
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name=_NAME, daemon=True).start()

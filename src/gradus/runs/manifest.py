@@ -109,7 +109,8 @@ class Manifest:
         # Resources bound memory and speed; a run that was broken off may go on with others.
         resources = [row for row in differing if row[0] in _RESOURCES]
         settings = [row for row in differing if row[0] not in _RESOURCES]
-        data, code = _changed(record["data"], inputs.data), _changed(record["code"], inputs.code)
+        data = _changed(record["data"], inputs.data)
+        code = _changed(record["code"], inputs.code)
         has_other_inputs = bool(settings or data)
         if has_other_inputs:
             self._require_redo(stage, settings, data)

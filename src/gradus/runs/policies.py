@@ -23,8 +23,9 @@ from gradus.policies.local.folders import (
 )
 
 if TYPE_CHECKING:
-    from gradus.policies.local.loading import LoadedModel
+    from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
     from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.sampling import SamplingConfig
     from gradus.policies.local.shelf import ModelShelf
 
 
@@ -80,6 +81,7 @@ def policy_of(name: str) -> Policy:
     A function is called as the entry point of an installed policy is, with None, or without an argument if it takes none.
     """
     value: Any = import_object(name, "policy")
+    # A class has the method too, and is no policy yet.
     if isinstance(value, type) or not hasattr(value, "start"):
         if not callable(value):
             raise ConfigError(
@@ -132,22 +134,23 @@ def make_policy(
     from gradus.policies.tinker.served import address_of, served_policy
     from gradus.runs.recipe.load import sampling_of
 
-    if folder is not None and (address := address_of(folder)) is not None:
+    def sampling_by(model: LoadedTokenizer) -> SamplingConfig:
+        """As it was trained, or as the environment's recipe would train it, with the changes of this call."""
+        sampling = model.settings.sampling or sampling_of(spec)
+        return sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+
+    address = None if folder is None else address_of(folder)
+    if address is not None:
         words = load_tokenizer(address.words, trained=folder)
-        sampling = (words.settings.sampling or sampling_of(spec)).changed(
-            temperature=temperature, max_new_tokens=max_new_tokens
-        )
-        return served_policy(address, words, sampling, name=name)
+        return served_policy(address, words, sampling_by(words), name=name)
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
     keep = True if spec.keeps_answers else None
     load = partial(load_model, path, **trained_precision(path), keep_history=keep)
 
     def policy(loaded: LoadedModel) -> LocalPolicy:
-        """The policy of a loaded model, which samples as it was trained."""
-        sampling = loaded.settings.sampling or sampling_of(spec)
-        sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
-        return LocalPolicy(loaded, sampling, name=name, grammar=spec.language.grammar)
+        """The policy of a loaded model."""
+        return LocalPolicy(loaded, sampling_by(loaded), name=name, grammar=spec.language.grammar)
 
     if shelf is None:
         return policy(load())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from math import fsum, isfinite
 from typing import Any
 
@@ -19,12 +19,12 @@ LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 
 @frozen_record
 class Series:
-    """A line (``dots`` false) or single measurements. ``x`` are what the chart says, steps mostly; ``smooth`` is a centered running mean, or empty."""
+    """A line, or single measurements."""
 
     name: str
-    x: Sequence[float]
+    x: Sequence[float]  # what the chart says, steps mostly
     y: Sequence[float | None]
-    smooth: Sequence[float | None] = ()
+    smooth: Sequence[float | None] = ()  # a centered running mean, or empty
     dots: bool = False
 
 
@@ -38,14 +38,14 @@ class Mark:
 
 @frozen_record
 class Curve:
-    """One chart. ``x`` names what its series go along. ``top``: where the axis ends, if a few values lie far above all others."""
+    """One chart."""
 
     title: str
     note: str
-    series: Sequence[Series] = field(default=())
+    series: Sequence[Series] = ()
     marks: Sequence[Mark] = ()
-    x: str = "step"
-    top: float | None = None
+    x: str = "step"  # what its series go along
+    top: float | None = None  # where the axis ends, if a few values lie far above all others
 
 
 SFT = (
@@ -146,6 +146,7 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
         if all(title in curves for curves in by_title.values()):
             lines = [replace(curves[title].series[0], name=name) for name, curves in by_title.items()]
             chart = replace(first, note=first.note.removesuffix(_DOTS), series=lines, marks=())
+            # The axis of all runs, not that of the first.
             charts.append(chart if chart.top is None else replace(chart, top=_top(chart)))
     return charts
 
@@ -263,15 +264,9 @@ def outcome_curves(results: Results, condition: str) -> list[Json]:
     for policy, stored in results["conditions"][condition]["policies"].items():
         for name, points in stored["curves"].items():
             y = [point["mean"] for point in points]
-            x = list(range(1, len(y) + 1))
             if set(y) - {None}:
-                lines.setdefault(name, []).append(
-                    {
-                        "name": policy,
-                        "x": x,
-                        "y": y,
-                    }
-                )
+                line = {"name": policy, "x": list(range(1, len(y) + 1)), "y": y}
+                lines.setdefault(name, []).append(line)
     # First the charts, then what is held against them: the order of curves is the environment's.
     charts: dict[str, Json] = {}
     for name, series in lines.items():
@@ -285,6 +280,7 @@ def outcome_curves(results: Results, condition: str) -> list[Json]:
             }
     for name, series in lines.items():
         home = _chart_of(name, lines)
+        # A policy's line is enough: what its figure is held against is the same for all.
         if home != name and home in charts:
             label = _spaced(name.removesuffix(home))
             charts[home]["series"].append({**series[0], "name": label})

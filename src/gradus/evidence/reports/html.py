@@ -83,6 +83,7 @@ def render_report(record: RunRecord) -> str:
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         # The closing tag of the script that holds the data must not occur in it, so no "<" does.
         data=Markup(_json(drawn).replace("<", "\\u003c")),
+        # Episodes are most of the page; the browser unpacks them.
         packed=Markup(b64encode(gzip.compress(_json(episodes).encode(), mtime=0)).decode()),
         **context,
     )

@@ -208,8 +208,7 @@ def differences(conditions: ByCondition, condition: str) -> list[Difference]:
         figures: dict[str, Figure] = {}
         for measure, value in figures_in(stored).items():
             test = stored[measure]
-            figures[measure] = replace(
-                value, decision=test["decision"], units=test["units"], differing=test["differing"]
-            )
+            decision, units, differing = test["decision"], test["units"], test["differing"]
+            figures[measure] = replace(value, decision=decision, units=units, differing=differing)
         pairs.append(Difference(first=first, second=second, figures=figures, reward=stored.get("reward")))
     return pairs

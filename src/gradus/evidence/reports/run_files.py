@@ -111,6 +111,7 @@ class _RunReader:
         return self._read(path, what, read_records) or []
 
     def recipe(self) -> str | None:
+        # A recipe is stored at the end: without one nothing is missing yet.
         has_recipe = (self.folder / "recipe.toml").is_file()
         return self._read("recipe.toml", "the recipe", read_text) if has_recipe else None
 

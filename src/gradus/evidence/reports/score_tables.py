@@ -33,29 +33,29 @@ _NONE = "–"
 
 @frozen_record
 class Cell:
-    """``note`` is small print under the text; ``state`` is shown, refuted or empty."""
+    """One figure of a table, as text."""
 
     text: str
-    note: str = ""
-    state: str = ""
+    note: str = ""  # small print under the text
+    state: str = ""  # shown, refuted or empty
 
 
 @frozen_record
 class Row:
-    """``own`` marks the run's own checkpoints."""
+    """A policy or a difference with its figures."""
 
     name: str
     cells: Sequence[Cell]
-    own: bool = False
+    own: bool = False  # of the run's own checkpoints
 
 
 @frozen_record
 class ScoreTable:
-    """``header`` names the first column too."""
+    """A table of the page."""
 
     title: str
     caption: str
-    header: Sequence[str]
+    header: Sequence[str]  # the first column's name too
     rows: Sequence[Row]
 
 
@@ -68,13 +68,7 @@ def score_charts(results: Results) -> JsonDict:
         for measure in measures:
             name = f"reward, {grader}" if measure == "reward" else measure_name(results, measure)
             by_condition = [_score_chart(scores, measure) for scores in conditions.values()]
-            charts.append(
-                {
-                    "key": f"{grader}/{measure}",
-                    "name": name,
-                    "conditions": by_condition,
-                }
-            )
+            charts.append({"key": f"{grader}/{measure}", "name": name, "conditions": by_condition})
     return {"measures": charts}
 
 
@@ -155,13 +149,7 @@ def seed_tables(results: Results, condition: str) -> list[ScoreTable]:
     ]
 
 
-def _seed_rows(
-    name: str,
-    reward: Mean | None,
-    seeds: int,
-    *,
-    signed: bool = False,
-) -> list[Row]:
+def _seed_rows(name: str, reward: Mean | None, seeds: int, *, signed: bool = False) -> list[Row]:
     """One row, or none for a policy that was not trained from all seeds."""
     by_seed = reward.get("by_seed", []) if reward else []
     if len(by_seed) != seeds:
@@ -263,8 +251,9 @@ def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = Tr
     if value is None:
         return Cell(text=_NONE)
     write = format_signed if signed else format_number
-    state = state_of(value) if signed else "open"
-    state = "" if state == "open" else state
+    state = ""
+    if signed and state_of(value) != "open":
+        state = state_of(value)
     missing = f", {value.missing} missing" if value.missing else ""
     if not bounds or value.low is None or value.high is None:
         few = "too few" if value.decision == "too few" else ""
@@ -277,11 +266,6 @@ def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = Tr
 
 def _counted(policy: PolicyFigures) -> str:
     """``100, 5 failed``: the episodes of a policy, and what is missing of them."""
-    counts = {
-        "failed": policy["failed"],
-        "broken": policy.get("broken", 0),
-        "ungraded": policy["ungraded"],
-        "truncated": policy["truncated"],
-    }
-    missing = [f"{count} {kind}" for kind, count in counts.items() if count]
+    counts: JsonDict = dict(policy)  # results of before have no broken episodes
+    missing = [f"{counts[kind]} {kind}" for kind in ("failed", "broken", "ungraded", "truncated") if counts.get(kind)]
     return ", ".join([str(policy["episodes"]), *missing])

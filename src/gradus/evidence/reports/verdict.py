@@ -46,9 +46,9 @@ _STATES: Mapping[str, State] = {"better": "shown", "worse": "refuted"}
 
 @frozen_record
 class Claim:
-    """``state`` is ``shown`` (interval above 0), ``refuted`` (below 0) or ``open`` (holds 0, or undefined)."""
+    """One sentence about a pair."""
 
-    state: State
+    state: State  # shown: the interval lies above 0; refuted: below 0; open: it holds 0, or is undefined
     text: str
 
 
@@ -193,15 +193,13 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
         headline = f"grpo {_SIGNIFICANT[state_of(reward)]} {before}"
     if reward.decision == "too few":
         headline += f" ({too_few(reward)})"
-    where = scores.condition
-    if is_held_out(scores.condition):
-        where = "held-out tasks"
+    where = "held-out tasks" if is_held_out(scores.condition) else scores.condition
     # People use the likeliest answers: a sampled gain may only sharpen what greedy answers had before.
     greedy = scores.against(f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
     likeliest = ""
     if greedy is not None and "reward" in greedy.figures:
         likeliest = f" Greedy: {_change(scores, greedy, 'reward')}."
-    base = scores.against("grpo").get("base")
+    base = against.get("base")
     if base is None or before == "base" or "reward" not in base.figures:
         return f"{headline} on {where}: {amount}.{likeliest}"
     # What all training came to, behind what GRPO added; in front of it if GRPO added nothing.
@@ -227,8 +225,8 @@ def _proof(change: Figure) -> str:
     mean = format_signed(change.mean, 2)
     if change.low is None or change.high is None:
         return f"{mean} ({too_few(change)})"
-    words = "" if state_of(change) != "open" else "not significant: "
-    return f"{words}{mean} (95 % CI {format_signed(change.low, 2)} to {format_signed(change.high, 2)})"
+    proof = f"{mean} (95 % CI {format_signed(change.low, 2)} to {format_signed(change.high, 2)})"
+    return f"not significant: {proof}" if state_of(change) == "open" else proof
 
 
 def _ranking_headline(scores: ConditionScores) -> str:
@@ -248,9 +246,9 @@ def _ranking_headline(scores: ConditionScores) -> str:
     lead = pair and pair.figures.get("reward")
     if lead is None:
         return f"{text}; {lower[0]} follows."
-    proof = {"better": "is significant", "too few": f"is open: {too_few(lead)}"}.get(
-        lead.decision, "is not significant"
-    )
+    proof = "is significant" if lead.decision == "better" else "is not significant"
+    if lead.decision == "too few":
+        proof = f"is open: {too_few(lead)}"
     return f"{text}. Its lead over {lower[0]}, {format_interval(lead, signed=True)}, {proof}."
 
 

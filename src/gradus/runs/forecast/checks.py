@@ -66,12 +66,12 @@ def require_names(job: Job) -> None:
     """
     pretrained = job.recipe.model.path is not None
     subject = Subject(job, Path(), Circumstances(online=pretrained))
-    wrong = [finding for finding in names(subject) if finding.status == "fail"]
+    findings = names(subject)
     if pretrained:
         with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run
-            wrong += [finding for finding in (*context(subject), *reference(subject)) if finding.status == "fail"]
-    if wrong:
-        lines = [f"{finding.evidence}; {finding.remedy}" for finding in wrong]
+            findings += [*context(subject), *reference(subject)]
+    lines = [f"{finding.evidence}; {finding.remedy}" for finding in findings if finding.status == "fail"]
+    if lines:
         raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))
 
 
@@ -86,9 +86,8 @@ def _findings(
     name: str, check: Check, needs: Sequence[str], subject: Subject, earlier: Sequence[Finding]
 ) -> list[Finding]:
     """The findings of one check; one that says so if a check that it needs did not pass."""
-    missing = [
-        finding.subject for finding in earlier if finding.subject in needs and finding.status in ("fail", "open")
-    ]
+    unsettled = [finding.subject for finding in earlier if finding.status in ("fail", "open")]
+    missing = [check_name for check_name in unsettled if check_name in needs]
     if missing:
         return [Finding(status="open", subject=name, evidence=f"not looked at: {missing[0]} comes first")]
     try:

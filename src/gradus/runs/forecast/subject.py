@@ -49,32 +49,24 @@ def from_error(error: GradusError, subject: str = "", remedy: str = "") -> Findi
 
 @frozen_record
 class Longest:
-    """The longest training sequence among some episodes, in tokens.
-
-    ``prompts`` and ``answers``: of all its ``turns``. ``first``: the prompt of the first turn. ``answer``: the longest single answer. ``needed``: what
-    the context must hold if the model's last answer is as long as it may be.
-    """
+    """The longest training sequence among some episodes, in tokens."""
 
     turns: int
-    first: int
-    prompts: int
-    answers: int
-    answer: int
-    needed: int
+    first: int  # the prompt of the first turn
+    prompts: int  # of all turns
+    answers: int  # of all turns
+    answer: int  # the longest single answer
+    needed: int  # what the context must hold if the model's last answer is as long as it may be
 
 
 @frozen_record
 class Circumstances:
-    """The circumstances of a run that has not begun.
+    """The circumstances of a run that has not begun."""
 
-    ``online``: servers and hubs may be asked. ``time``: what it may take, and ``fixed``: the settings that stay for it. ``memory``: the
-    size of the card that it is for, this machine's if None.
-    """
-
-    online: bool = False
-    time: str | None = None
-    fixed: Collection[str] = ()
-    memory: str | None = None
+    online: bool = False  # servers and hubs may be asked
+    time: str | None = None  # what the run may take
+    fixed: Collection[str] = ()  # keys of settings that the time does not change
+    memory: str | None = None  # size of the card that it is for; this machine's if None
 
 
 class Subject:
@@ -132,7 +124,7 @@ class Subject:
     @cached_property
     def episodes(self) -> list[Episode]:
         """A few training tasks, rolled out by the best policy at hand: gold, the teacher, any scripted policy, or a constant answer."""
-        few = 64 if self.spec.max_turns == 1 else 2
+        few = 64 if self.spec.max_turns == 1 else 2  # a game may take minutes
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
         scripted = scripted_names(self.spec)
         # Answers that earn the most are about as long as those that GRPO will find.

@@ -166,8 +166,8 @@ def beside(table: JsonDict, folder: Path) -> JsonDict:
 
     def from_here(text: str) -> str:
         """A path of the recipe's folder as one from the current folder."""
-        path = Path(text)
-        return str(folder / path) if text and not path.is_absolute() and (folder / path).exists() else text
+        is_relative = bool(text) and not Path(text).is_absolute()
+        return str(folder / text) if is_relative and (folder / text).exists() else text
 
     moved = deepcopy(table)
     if isinstance(moved.get("environment"), str):
@@ -318,5 +318,5 @@ def _commented(table: Json) -> str:
 
 def _from(folder: Path, place: str) -> str:
     """A path from here as one from ``folder``; other texts stay as they are."""
-    path = Path(place)
-    return place if not place or path.is_absolute() or not path.exists() else os.path.relpath(path, folder)
+    is_relative = bool(place) and not Path(place).is_absolute()
+    return os.path.relpath(place, folder) if is_relative and Path(place).exists() else place

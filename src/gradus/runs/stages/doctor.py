@@ -87,7 +87,8 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     teacher = str(teach.get("policy"))
     if {"grpo", teacher} <= means.keys() and teach.get("enabled") is not False:
         # Of the means: a pair with the teacher need not be among those that the recipe compares.
-        change, span = means["grpo"] - means[teacher], means[teacher] - min(means.values())
+        change = means["grpo"] - means[teacher]
+        span = means[teacher] - min(means.values())  # what the teacher earns above the worst policy
         pair = {"pair": f"grpo - {teacher}", "of": "teacher", "reward": {"mean": change}, "span": span}
         records.append(head | pair)
     return records
@@ -106,6 +107,7 @@ def diagnoses_table(document: Diagnoses) -> list[Any]:
     style = {"healthy": "green", "warn": "yellow", "stop": "red"}[document["status"]]
     line = Text.assemble((status_words(document), f"bold {style}"), f"  {document['summary']}")
     parts: list[Any] = [table] if document["diagnoses"] else []
+    # Logs of other trainers lack figures, and a rule that cannot look is no clean bill.
     missing = [f"{rule} needs {', '.join(names)}" for rule, names in document.get("not_measured", {}).items()]
     if missing:
         parts.append(Text(f"not measured in {document.get('source')}'s log: {'; '.join(missing)}"))

@@ -128,7 +128,9 @@ def _without_none(value: Any) -> Any:
     """TOML has no null: what is unset is left out."""
     if is_table(value):
         return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
-    return [_without_none(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return list(map(_without_none, cast(list[Any], value)))
+    return value
 
 
 def write_costs(folder: Path, stages: Sequence[Json]) -> None:
@@ -173,7 +175,8 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
         kept = sum(promise["met"] is True for promise in firm)
         yield f"promises of the recipe: {kept} of {len(firm)} kept"
     for promise in promises if every else [*missed[:_MOST_MISSED], *aims]:
-        kind, outcome = "aim" if promise["aim"] else "promise", _OUTCOMES[promise["aim"]][promise["met"]]
+        kind = "aim" if promise["aim"] else "promise"
+        outcome = _OUTCOMES[promise["aim"]][promise["met"]]
         bound = f"{promise['direction']} {promise['threshold']:g}"
         yield f"  {kind} {outcome}: {promise['text']} ({format_number(promise['value'])}, wanted {bound})"
 

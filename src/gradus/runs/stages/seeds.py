@@ -135,8 +135,10 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
                 _require_same_settings(member_job, member)  # before any is trained
         run.manifest.leave_out(stages)
         do_stages(run, stages)
-        before: list[int] = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
-        write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *numbers})})
+        trained = set(numbers)
+        if (folder / SEEDS).is_file():  # an earlier call may have trained others
+            trained |= {*read_json(folder / SEEDS)["seeds"]}
+        write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted(trained)})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
         parallel = min(seeds_at_once(), seeds)

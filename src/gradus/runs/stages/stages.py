@@ -92,7 +92,8 @@ def _do_audit(run: RunContext, cost: JsonDict) -> None:
     evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
     for check in result.checks:
         mark = (MARKS[check.status], STYLES[check.status])
-        run.console.print(Text.assemble(f"  {check.subject:<15} ", mark, f"  {evidence.get(check.subject, '')}"))
+        seen = evidence.get(check.subject, "")
+        run.console.print(Text.assemble(f"  {check.subject:<15} ", mark, f"  {seen}"))
     run.console.print(result.summary, highlight=False)
     if result.verdict == "fail" and not run.anyway:
         name, reason = next(iter(evidence.items()))
@@ -157,7 +158,8 @@ def _do_eval(run: RunContext, cost: JsonDict) -> None:
 def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Mapping[str, Policy]) -> None:
     """Write what the report browses. The shown advantages follow the credit of the recipe's GRPO."""
     config, spec = run.recipe.grpo, run.spec
-    facts, groups, advantages = _facts(run), shown_groups(evaluation.episodes, run.recipe.eval.shown), None
+    facts, advantages = _facts(run), None
+    groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
     models = {name: policy for name, policy in policies.items() if isinstance(policy, ShelvedPolicy | TinkerPolicy)}
     trained = models.get("grpo")
     if trained is not None:
