@@ -58,21 +58,14 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-TRAINING = (
-    "accelerate",
-    "gguf",
-    "huggingface_hub",
-    "peft",
-    "safetensors",
-    "tokenizers",
-    "torch",
-    "transformers",
-)  # extra `train`
+# Packages of the extra `train`.
+TRAINING = ("accelerate", "gguf", "huggingface_hub", "peft", "safetensors", "tokenizers", "torch", "transformers")
 NEEDS_TRAINING = "local models and training need torch, which is not installed; pip install 'gradus-rl[train]'"
 
 
 def require_training() -> None:
     """Raises ConfigError if torch is not installed: the base install audits, evaluates and reports, and trains nothing."""
+    # Not by importing it, which takes seconds.
     try:
         spec = find_spec("torch")
     except ModuleNotFoundError:

@@ -12,6 +12,7 @@ from gradus.core.documents import MANIFEST, ManifestDocument, read_document
 from gradus.core.errors import StorageError
 from gradus.core.files import check_checksums, digest
 
+# What a stage writes besides its model.
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "audit": ("audit.json",),
     "teach": ("teach/*.jsonl*",),
@@ -66,6 +67,7 @@ def keep_evaluated(run: Path) -> None:
             shutil.rmtree(final, ignore_errors=True)
         for folder in (run / best, final):
             for name, checksum in _weights(folder).items():
+                # A stage that improved nothing hands on the file of the stage before it.
                 _link(kept.setdefault(checksum, folder / name), folder / name)
 
 
@@ -104,7 +106,7 @@ def changed_files(run: Path, stored: Mapping[str, str]) -> list[str]:
                 check_checksums(file.parent)
             if digest(file) == checksum:
                 continue
-        except (OSError, StorageError):
+        except (OSError, StorageError):  # it is gone, or a model does not fit its checksums
             pass
         changed.append(name.removesuffix("/SHA256SUMS"))
     return changed

@@ -183,6 +183,7 @@ def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequen
     if len(rolling.policies) < 2 or None in rolling.policies.values():
         raise ConfigError("until_decided compares at least two policies; name another one with --policy")
     ((condition, tasks),) = rolling.tasks.items()
+    # At each look a pair must prove as much as all looks together may err.
     method = Method(pairs=len(pairs), looks=LOOKS, reward_range=rolling.grader.range)
     for look, (start, end) in enumerate(pairwise([0, *look_sizes(len(tasks))]), start=1):
         rolling.add(rollouts, start, end)

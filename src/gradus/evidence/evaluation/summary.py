@@ -253,4 +253,4 @@ def _number(value: float | None) -> float | None:
 
 def rounded(value: float | None) -> float | None:
     """Six decimals: far below any interval, and above what a different order of summation can change."""
-    return None if value is None else round(float(value), _DIGITS) + 0.0
+    return None if value is None else round(float(value), _DIGITS) + 0.0  # which makes 0.0 of -0.0

@@ -55,6 +55,7 @@ def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]
     for rule in rules:
         history = History(records, rule.kind)
         findings: dict[int, Finding] = {}  # by the number of records that the rule had seen
+        # As the run saw it: a fault that went away again is a finding too.
         for count in range(1, len(history) + 1):
             finding = rule.look(history.before(count))
             if finding is not None:

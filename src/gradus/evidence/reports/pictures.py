@@ -22,21 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-)  # of Okabe and Ito (2008), which can be told apart with any common color blindness
+# Of Okabe and Ito (2008), which can be told apart with any common color blindness.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _RADIUS = 5  # of a point, in pixels
-_PLACES = (
-    ((6, -3), "left"),
-    ((-6, -3), "right"),
-    ((0, 6), "center"),
-    ((0, -12), "center"),
-)  # of a name beside its point
+# Of a name beside its point: the offset in points, and the end of the text that lies there.
+_PLACES = (((6, -3), "left"), ((-6, -3), "right"), ((0, 6), "center"), ((0, -12), "center"))
 STYLE: Json = {
     "font.size": 9,
     "axes.spines.top": False,

@@ -78,6 +78,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     cautions += _cautions(results, scores)
     if has_student or len(results["seeds"]) > 1:
         cautions.append(_reach(results))
+    # The condition of the headline first.
     claims = {name: _claims(results, conditions[name]) for name in (condition, *conditions)}
     # Of several runs each has a model of its own, whatever it is called.
     student = None if "one_checkpoint" in results else _student_headline(results, scores)

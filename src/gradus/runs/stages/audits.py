@@ -50,14 +50,14 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     figure = ""
     if audit_points(document):  # none if no true reward is known, or if answers alone were asked
         written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
-        figure = written[-1].read_text(encoding="utf-8")
+        figure = read_text(written[-1])
     turns: list[JsonDict] = []
     if result.hack is not None:
+        episode = result.hack.episode
         written.append(folder / "hack.jsonl")
-        write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")
-        turns = [
-            {"shown": turn.observation, "answer": turn.action, "reward": turn.env_reward}
-            for turn in result.hack.episode.turns
+        write_episodes(written[-1], [episode], environment=spec.name, note="found by gradus audit")
+        turns += [
+            {"shown": turn.observation, "answer": turn.action, "reward": turn.env_reward} for turn in episode.turns
         ]
     texts = {
         "audit.html": audit_page(document, turns=turns, figure=figure),
@@ -77,7 +77,7 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_se
 
     Raises EnvironmentFault if it fails.
     """
-    rows = [{"seed": t.seed, "condition": t.condition, "options": dict(t.options)} for t in tasks]
+    rows = [{"seed": task.seed, "condition": task.condition, "options": dict(task.options)} for task in tasks]
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "observations.json"), Path(folder, "log")
         arguments = {"environment": environment, "tasks": rows, "seed": seed, "out": str(out)}
