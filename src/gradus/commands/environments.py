@@ -215,7 +215,7 @@ def _person(console: Any) -> Policy:
         while not text:
             try:
                 text = console.input("> ").strip()
-            except EOFError as error:
+            except EOFError as error:  # an error of the policy would end in a failed episode, and not the game
                 raise KeyboardInterrupt from error
         return text
 
@@ -231,9 +231,11 @@ def graded_environment(
     """
     from gradus.runs.recipe.starter import default_rewards
 
-    spec, functions = load_environment(name, rewards=rewards), list(rewards)
-    if not rewards and not any(graders) and (functions := default_rewards(spec)):
-        spec = with_rewards(spec, functions)
+    functions = list(rewards)
+    spec = load_environment(name, rewards=functions)
+    if not functions and not any(graders):
+        functions = default_rewards(spec)
+        spec = with_rewards(spec, functions) if functions else spec
     return spec, functions
 
 
@@ -250,7 +252,7 @@ def environment_of(data: Data) -> str | EnvironmentSpec:
     if isinstance(data, str | Path):
         return file_name(str(data))
     spec = load_environment(data)
-    if ":" in spec.name:
+    if ":" in spec.name:  # in a recipe it would be the name of a file or a suite
         raise ConfigError(f"an environment of one's own has a name without a colon, got {spec.name!r}")
     if spec.name in environments.own_names():
         raise ConfigError(

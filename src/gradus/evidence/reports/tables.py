@@ -49,7 +49,7 @@ def _condition_table(results: Results, condition: str) -> RenderableType:
     """The run's own checkpoints and the highest other policies of one condition, best first, with the three figures that matter."""
     conditions = main_scores(results)
     scores = conditions[condition]
-    # The true reward may stand there once more under the environment's own name.
+    # An environment may list its true reward among its metrics too: of one label the first measure counts.
     labels: dict[str, str] = {}
     for measure in measures_of(conditions):
         labels.setdefault(measure_name(results, measure), measure)

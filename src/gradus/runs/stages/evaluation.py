@@ -34,8 +34,8 @@ def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | Non
 def evaluate_in_run(run: RunContext, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
     """:func:`evaluate_policies` by the settings of a run. ``options`` come on top."""
     section = run.recipe.eval
-    # Rewards that look at the step are those of the last one.
-    tell_steps_taken(run.grader, run.recipe.grpo.max_steps)  # in any process, before or after a kill
+    # Rewards that look at the step are those of the last one, in any process, before or after a kill.
+    tell_steps_taken(run.grader, run.recipe.grpo.max_steps)
     return evaluate_policies(
         run.spec,
         policies,
@@ -65,6 +65,7 @@ def best_is_the_start(grpo: Path) -> bool:
         return False
     validations = [record for record in read_metrics(grpo / "metrics.jsonl") if record.get("kind") == "validation"]
     best = {record.get("step") for record in validations if record.get("best")}
+    # A run that ended before its second validation compared nothing.
     return best == {0} and any(record.get("step") for record in validations)
 
 

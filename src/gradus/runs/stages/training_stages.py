@@ -202,7 +202,9 @@ def _served_training(run: RunContext, model: str) -> ServedTraining | None:
 def _model_to_train(job: Job, model: str, config: TrainerConfig) -> LoadedModel:
     """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
     # Each of several processes has a device of its own, unless the recipe names one.
-    device = world().device or config.device if config.device == "auto" else config.device
+    device = config.device
+    if device == "auto":
+        device = world().device or device
     options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
     loaded = load_model(model, device=device, **options, **job.template())
     check_model(loaded)
