@@ -62,9 +62,10 @@ _SHOWN = 4  # settings in an error
 
 @frozen_record
 class StageInputs:
-    """What a stage is made from: settings of the recipe, and digests of data and of code by a name for each."""
+    """What a stage is made from."""
 
-    settings: Json
+    settings: Json  # of the recipe
+    # Digests by a name for each.
     data: Mapping[str, str] = field(default_factory=dict[str, str])
     code: Mapping[str, str] = field(default_factory=dict[str, str])
 

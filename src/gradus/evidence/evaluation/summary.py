@@ -39,12 +39,12 @@ REWARD, TRUE_REWARD = Key("measures", "reward"), Key("measures", "true_reward")
 
 @frozen_record
 class Figures:
-    """The numbers of one policy under one condition and one grader. Lists run over the tasks: means of a task's samples."""
+    """The numbers of one policy under one condition and one grader. Lists run over the tasks."""
 
     episodes: Sequence[Episode]
     tasks: Sequence[int]  # their seeds
-    values: Mapping[Key, Values]
-    clusters: Sequence[str] | None
+    values: Mapping[Key, Values]  # means of a task's samples
+    clusters: Sequence[str] | None  # the hidden unit of each task; None without any
 
 
 def figures_of(

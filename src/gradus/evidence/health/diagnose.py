@@ -32,16 +32,17 @@ Records = Sequence[Record]
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """A rule that fired: how badly at worst, when first and last, how often, with the evidence of its worst moment."""
+    """A rule that fired."""
 
     rule: str
-    severity: Severity
-    evidence: str
+    severity: Severity  # at worst
+    evidence: str  # of its worst moment
     remedy: str
+    # Of its first and its last moment; None in an evaluation, which is of no step.
     first_step: int | None
     last_step: int | None
-    steps: int
-    ongoing: bool
+    steps: int  # at which it fired
+    ongoing: bool  # it fired at the newest record
 
     @property
     def badness(self) -> tuple[int, int]:

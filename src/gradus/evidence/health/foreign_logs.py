@@ -19,11 +19,11 @@ class _TrainerState(TypedDict):
 
 
 class LogSource(NamedTuple):
-    """A trainer's log. ``step``: its key of the step's number. ``figures``: our name -> its keys, whose values add up."""
+    """The names in another trainer's log."""
 
     name: str
-    step: str
-    figures: Mapping[str, Sequence[str]]
+    step: str  # its key of the step's number
+    figures: Mapping[str, Sequence[str]]  # our name -> its keys, whose values add up
 
 
 # TRL 1.16, GRPOTrainer._metrics; steps count from 1.

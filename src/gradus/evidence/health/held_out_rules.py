@@ -15,15 +15,12 @@ _FAR = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """A figure on the same tasks, the newest validation minus the first of its kind.
-
-    ``deviations``: signed, and after so many looks at it. ``tasks``: in words. ``since``: the step of the first.
-    """
+    """A figure on the same tasks, the newest validation minus the first of its kind."""
 
     paired: Paired
-    deviations: float
-    tasks: str
-    since: int | None
+    deviations: float  # standard errors, signed, and after so many looks at it
+    tasks: str  # in words
+    since: int | None  # the step of the first
 
 
 def hack_on_validation(history: History) -> Fired:

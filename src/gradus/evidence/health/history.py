@@ -20,14 +20,14 @@ Fired = tuple[Status, str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A straight line through the values: its rise over the whole window, t, the slope over its standard error, and the error of the rise.
+    """A straight line through the values.
 
     The error is widened for what neighboring steps have in common, so that a slow wave does not count as a trend.
     """
 
-    rise: float
-    t: float
-    error: float
+    rise: float  # over the whole window
+    t: float  # the slope over its standard error
+    error: float  # of the rise
 
 
 class History:

@@ -22,9 +22,10 @@ _SURE = 2.5  # standard errors that a share must lie above a limit; rules ask at
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """``now``: over the last five steps. ``low``: the lower bound of Wilson's interval, over as many steps as hold enough, or over these five."""
+    """A share of late, and what it is at least."""
 
-    now: float
+    now: float  # over the last five steps
+    # The higher of two lower bounds of Wilson's interval: over as many steps as hold enough, and over these five.
     low: float
 
     def above(self, limit: float) -> bool:

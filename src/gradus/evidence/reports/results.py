@@ -27,15 +27,13 @@ _OPPOSITE: Mapping[str, Decision] = {"better": "worse", "worse": "better"}
 
 @frozen_record
 class Figure:
-    """A mean with its interval; bounds are None if they are undefined. ``missing``: tasks without the figure.
-
-    ``decision``, ``units`` and ``differing`` are those of a paired difference.
-    """
+    """A mean with its interval; bounds are None if they are undefined."""
 
     mean: float
     low: float | None = None
     high: float | None = None
-    missing: int = 0
+    missing: int = 0  # tasks without the figure
+    # Of a paired difference: what it proves, its independent units, and those off the commonest difference.
     decision: Decision = "undecided"
     units: int = 0
     differing: int = 0
@@ -53,12 +51,12 @@ Figures = Mapping[str, Figure]  # by measure; what is undefined is left out
 
 @frozen_record
 class Difference:
-    """``first`` minus ``second`` on the same seeds. ``reward``: the stored difference of the reward, with wins and sizes."""
+    """``first`` minus ``second`` on the same seeds."""
 
     first: str
     second: str
     figures: Figures
-    reward: PairedMean | None = None
+    reward: PairedMean | None = None  # as it was stored, with wins and sizes
 
     def reversed(self) -> Difference:
         """``second`` minus ``first``, without the wins, which were counted the other way round."""
