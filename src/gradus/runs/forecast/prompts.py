@@ -65,9 +65,7 @@ def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> Prompt
     texts = prompts_of(job)
     if not texts:
         return None
-    jobs: dict[str, Job] = {}
-    for name, text in texts.items():
-        jobs[name] = job.with_settings({_KEY: text})
+    jobs = {name: job.with_settings({_KEY: text}) for name, text in texts.items()}
     questions = _questions(jobs)
     prompts: list[TriedPrompt] = []
     with progress_bar("prompts", len(jobs), "prompts") as advance:
