@@ -33,7 +33,7 @@ from gradus.core.values import JsonDict
 from gradus.environments.verifiable.from_rows import one_turn
 from gradus.runs.policies import make_policy
 
-_AT_ONCE = 16  # questions: a local model keeps a cache for each
+_AT_ONCE = 16  # questions: a local model keeps keys and values for each
 
 
 class FrozenModelConfig(BaseModel):

@@ -47,6 +47,7 @@ class Job:
 
     def with_recipe(self, recipe: Recipe) -> Job:
         """Returns the job with other settings of the same environment and rewards."""
+        # From the bare environment: rewards and weights would else be composed twice.
         return _job(recipe, self.bare, self.rewards, named=self.named)
 
     def with_settings(self, changes: Json) -> Job:

@@ -85,7 +85,7 @@ class Ledger:
         """Puts what a served policy costs on the stage's account."""
         usage = getattr(policy, "usage", None)
         if isinstance(usage, RemoteUsage):
-            if price is not None:
+            if price is not None:  # else the policy may have one of its own
                 usage.price = Price(prompt=price[0], completion=price[1])
             usage.account.parent = self.account
 

@@ -154,7 +154,7 @@ def make_policy(
 
     if shelf is None:
         return policy(load())
-    check_model_source(path)  # it should fail now, not behind the evaluation of others
+    check_model_source(path)  # a name without a model should fail now, not behind the evaluation of others
     return ShelvedPolicy(shelf, path, load, policy, name=name)
 
 

@@ -24,7 +24,7 @@ from gradus.runs.progress import progress_bar
 _HERE, _SERVED = {"memory", "probe", "base"}, {"server"}  # checks of a model in this process, and of one on a server
 Check = Callable[[Subject], Sequence[Finding]]
 
-# name -> (what it does, the checks that must not have failed before it)
+# name -> (what it does, the checks that must not have failed before it); in the order in which they are made
 CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "environment": (environment, ()),
     "names": (names, ("environment",)),
@@ -53,7 +53,7 @@ def check_job(job: Job, circumstances: Circumstances) -> tuple[Finding, ...]:
     ):
         subject = Subject(job, Path(scratch), circumstances)
         for number, (name, (check, needs)) in enumerate(checks.items()):
-            advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
+            advance(number, len(checks), note=name)  # the data of 100,000 rows take a minute
             findings += _findings(name, check, needs, subject, findings)
     return tuple(findings)
 

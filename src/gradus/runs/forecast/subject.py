@@ -118,6 +118,7 @@ class Subject:
         from transformers import AutoTokenizer
 
         base = adapter_base(self.model)
+        # Adapters may have no tokenizer beside them; then it is that of their base.
         tokenizer = self._read(AutoTokenizer, tokenizer_source(base, self.model) if base else self.model)
         return ChatRenderer(tokenizer, **self.job.template())
 

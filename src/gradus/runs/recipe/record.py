@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PrivateAttr, field_validator, model_validator
 
@@ -19,6 +19,8 @@ from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.recipe.promises import Promise
 from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import DistillTable, SftConfig
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class _Section(BaseModel):
@@ -242,7 +244,7 @@ class Recipe(_Section):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
         if self.rewards and self.weights:
             raise ValueError("weights are a grader's; give each of the rewards its own weight")
-        # The last stage needs no length: it takes what is left.
+        # The last stage needs no length: it lasts to the end.
         earlier_steps = sum(stage.steps or 0 for stage in self.stage[:-1])
         if earlier_steps >= self.grpo.max_steps:
             raise ValueError(
@@ -268,20 +270,12 @@ class Recipe(_Section):
             )
 
     def with_settings(self, changes: Json) -> Recipe:
-        """The recipe with some values of its sections changed, or of sections within them: ``grpo.lr``, ``grpo.sampling.top_k``.
-
-        The values are taken as they are: nothing is checked anew.
-        """
+        """The recipe with some values changed, by dotted keys as in ``grpo.sampling.top_k``. They are taken as they are: nothing is checked anew."""
         recipe = self
         for key, value in changes.items():
-            name, *inner, last = key.split(".")
             if isinstance(value, list):  # it was stored as JSON
                 value = tuple(cast(list[Any], value))
-            section = getattr(recipe, name)
-            if inner:
-                (part,) = inner
-                last, value = part, getattr(section, part).model_copy(update={last: value})
-            recipe = recipe.model_copy(update={name: section.model_copy(update={last: value})})
+            recipe = _replaced(recipe, key.split("."), value)
         return recipe
 
     def with_origin(self, layers: Mapping[str, str], choice: str, shipped: str | None) -> Recipe:
@@ -303,6 +297,14 @@ class Recipe(_Section):
     def default_folder(self) -> Path:
         """Returns the folder of its run if nobody names one: after the recipe's name or the environment, and apart at toy size."""
         return default_folder(self._shipped or self.environment, quick=self.quick)
+
+
+def _replaced(section: M, path: Sequence[str], value: Any) -> M:
+    """The section with the value that the keys of a path lead to."""
+    name, *inner = path
+    if inner:
+        value = _replaced(getattr(section, name), inner, value)
+    return section.model_copy(update={name: value})
 
 
 def default_folder(environment: str, *, quick: bool = False) -> Path:

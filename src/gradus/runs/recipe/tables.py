@@ -133,7 +133,7 @@ def raw_recipe(
                 f"{', '.join(own_recipes())}"
             )
         return _shipped_table(f"{path}.toml"), str(path), True
-    assert environment is not None
+    assert environment is not None  # load_recipe refuses a call with neither
     spec = environments.load(environment) if isinstance(environment, str) else environment
     name = environment if isinstance(environment, str) else spec.name
     kind = "settings for" if spec.recipe is None else "recipe of"

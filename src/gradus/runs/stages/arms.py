@@ -91,10 +91,11 @@ def _job_of(job: Job, arm: str) -> Job:
     changes: JsonDict = {}
     if taught and not recipe.teach.enabled and isinstance(spec.data_set, TableTasks):
         changes = warm_start_settings(job)
+    if arm != "distill":
+        changes["distill"] = None
     changes |= {"teach.enabled": taught, "eval.policies": ("base", ARMS[arm][-1]), "eval.pairs": ()}
     # Promises are about the policies of the recipe's own way to train.
-    recipe = recipe.model_copy(update={"promises": (), "distill": recipe.distill if arm == "distill" else None})
-    return job.with_recipe(recipe.with_settings(changes))
+    return job.with_settings({**changes, "promises": ()})
 
 
 def _filled(job: Job, folder: Path, share: float | None) -> Job:

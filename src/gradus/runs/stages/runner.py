@@ -70,7 +70,7 @@ def run_stages(
         )
         if only is None:
             run.manifest.leave_out(stages)
-        for line in forecast_money(job):
+        for line in forecast_money(job):  # before anything is spent
             run.console.print(line, highlight=False)
         do_stages(run, stages)
         if only is None:

@@ -107,6 +107,7 @@ def train_seed(arguments: Json) -> None:
     train_here(members, Path(arguments["shared"]), redo=arguments["redo"], console=Terminal(width=72))
 
 
+# The episodes of policies that no training seed changes, in the folder of all seeds.
 SHARED = "eval/shared.jsonl.gz"
 
 
@@ -167,8 +168,8 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
     # All seeds meet the same tasks and draws, so that they can be paired.
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
-    changes = {"audit.enabled": False, "sft.threads": 1, "grpo.threads": 1, "eval.seed": judged}
-    return recipe.model_copy(update={"seed": seed}).with_settings(changes)
+    threads = {"sft.threads": 1, "grpo.threads": 1}
+    return recipe.with_settings({"seed": seed, "audit.enabled": False, "eval.seed": judged, **threads})
 
 
 def _do_shared(run: RunContext, cost: JsonDict) -> None:

@@ -145,6 +145,7 @@ def do_grpo(run: RunContext, cost: JsonDict) -> None:
 
 def _start(run: RunContext, stage: str) -> str:
     """The checkpoint that a training stage begins with: of the last one before it that was begun in this folder."""
+    # A stage that another recipe left in this folder is none of this run.
     earlier = [name for name in TRAINING[: TRAINING.index(stage)] if name in run.stages]
     return run.checkpoint(earlier[-1])
 
