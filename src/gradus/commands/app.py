@@ -165,7 +165,7 @@ def _split_anywhere(line: Sequence[str]) -> tuple[list[str], str | None, str | N
         elif word.startswith("--json="):
             json_file = word.removeprefix("--json=")
         elif word == "--lora" and not (rest and rest[0].isdecimal()):
-            # cyclopts knows no option that is a switch and may have a value.
+            # An option has a value or none, and this one is typed either way.
             words += [word, LORA]
         else:
             words.append(word)

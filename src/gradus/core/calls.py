@@ -205,7 +205,7 @@ def _read_json(text: str) -> Iterator[ToolCall]:
     begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
     if begin is None:
         return
-    # The call is cut out of the answer together with what stands before its brace, such as a code fence.
+    # The call is cut out of the answer together with what stands before its brace, such as a bracket.
     first, at = begin.start(1), begin.end()
     while at < len(text) and not _FENCE.match(text, at):
         end = len(text)

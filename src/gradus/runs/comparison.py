@@ -79,7 +79,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
         # An interval over tasks says nothing about how another training seed would have come out.
         document["one_checkpoint"] = single
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
-    # Runs of other seeds cannot be paired over them, and the document's own list of seeds would speak of no run.
+    # Runs of other seeds are not paired over them, and the list of all seeds is that of no run.
     if any(seeds != several[0] for seeds in several):
         document["fewest_seeds"] = min(map(len, several))
     quick = [name for name, results in stored.items() if results.get("quick")]

@@ -74,7 +74,7 @@ def task_episodes(path: Path) -> list[Episode]:
     """An episode for each task and sample of a file, in an order of the tasks alone."""
     scores = task_scores(path)
     episodes: list[Episode] = []
-    # Runs are paired by a task's seed and id, so that both must not depend on the order of the lines.
+    # Files are paired by a task's seed and id, so neither may depend on the order of the lines.
     for number, key in enumerate(sorted(scores)):
         task = Task(environment=TASKS, seed=number, condition=TASKS, id=json.dumps(key))
         reward = Reward(grader="score", value=scores[key], components={"score": scores[key]})

@@ -132,7 +132,7 @@ def _top(curve: Curve) -> float | None:
     # With few values nothing is an outlier.
     if len(values) < 20:
         return None
-    most = values[int(0.85 * len(values))]  # of all but the first steps, which are the highest of a loss
+    most = values[int(0.85 * len(values))]  # above it lie the first steps, if the curve falls
     return 1.1 * most if values[-1] > 1.5 * most > 0 else None
 
 

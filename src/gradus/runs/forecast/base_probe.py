@@ -169,7 +169,7 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
     rewards = [set(values[first : first + SAMPLES]) - {None} for first in range(0, len(values), SAMPLES)]
     # The most telling example is an answer that holds the gold and earns nothing.
     unpaid = [place for place, holds in enumerate(stated) if holds and not values[place]]
-    place = unpaid[0] if unpaid else 0
+    place = next(iter(unpaid), 0)
     example = episodes[place]
     errors = [episode.reward.error for episode in episodes if episode.reward and episode.reward.error]
     return BaseProbe(
@@ -182,7 +182,7 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
         longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
-        error=errors[0] if errors else "no reward came",
+        error=next(iter(errors), "no reward came"),
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
         **costs,
     )
