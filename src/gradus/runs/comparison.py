@@ -122,7 +122,7 @@ def _shared_policy(stored: Iterable[Results], name: str | None) -> str:
     policies: list[set[str]] = []
     for results in stored:
         policies += [set(condition["policies"]) for condition in results["conditions"].values()]
-    shared = set.intersection(*policies)
+    shared = policies[0].intersection(*policies)
     policy = name or next((student for student in _COMPARED if student in shared), "")
     if policy not in shared:
         names = ", ".join(sorted(shared)) or "none"
@@ -190,8 +190,9 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
     remedy = f"evaluate them with one grader: {again}"
     code = {name: _grading_code(folder) for name, folder in runs.items()}
+    first, *others = code.values()
     # A run without a digest, as of rows in memory, is no proof of another grading.
-    for label in sorted(set.intersection(*map(set, code.values()))):
+    for label in sorted(set(first).intersection(*others)):
         _require_one(label, {name: digests[label] for name, digests in code.items()}, remedy)
     for key, values in differing_settings(runs).items():
         if f"{key}.".startswith(_GRADING):

@@ -102,7 +102,7 @@ def _tasks_by_question(spec: EnvironmentSpec) -> Mapping[str, Task]:
 def _questions(jobs: Mapping[str, Job]) -> list[str]:
     """Returns questions that every candidate can ask: none of them is an example of a prompt."""
     by_job = [_tasks_by_question(job.environment) for job in jobs.values()]
-    shared = set.intersection(*map(set, by_job))
+    shared = set(by_job[0]).intersection(*by_job)
     return [question for question in by_job[0] if question in shared][:QUESTIONS]
 
 

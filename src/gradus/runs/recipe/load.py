@@ -71,7 +71,7 @@ def load_recipe(
     settings = changes_of(table)
     if stored:
         settings["quick"], quick_table = quick_table, {}
-    if not is_table(lm or {}) or not is_table(quick_table):
+    if not (lm is None or is_table(lm)) or not is_table(quick_table):
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
     layers, choice = [Layer("recipe", settings)], ""
     options: JsonDict = {

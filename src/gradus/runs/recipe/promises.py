@@ -89,8 +89,8 @@ def check_promises(promises: Sequence[Promise], results: Json, main: str) -> lis
 
 def _value(promise: Promise, results: Json) -> float | None:
     """The figure that a promise is about; None if the results do not have it."""
-    kind = "pairs" if promise.pair else "policies"
-    path = ["conditions", promise.condition, kind, promise.pair or promise.policy, *promise.figure.split(".")]
+    kind, name = ("pairs", promise.pair) if promise.pair else ("policies", promise.policy or "")
+    path = ["conditions", promise.condition, kind, name, *promise.figure.split(".")]
     entry: Any = results
     for part in path:
         entry = as_mapping(entry).get(part)

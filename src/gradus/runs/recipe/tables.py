@@ -93,10 +93,11 @@ def _set(table: JsonDict, dotted: str, value: Any) -> None:
         if isinstance(section, dict):
             section = cast(JsonDict, section).setdefault(part, {})
         else:
-            section = section[_place(section, part, dotted)]
+            entries = cast(list[Any], section)
+            section = entries[_place(entries, part, dotted)]
         if not isinstance(section, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
-    key: Any = last if isinstance(section, dict) else _place(section, last, dotted)
+    key: Any = last if isinstance(section, dict) else _place(cast(list[Any], section), last, dotted)
     if value is not None:
         section[key] = deepcopy(value)  # a later layer may change a part of it
     elif isinstance(section, list):
