@@ -65,7 +65,8 @@ def load_recipe(
     edits = parse_changes(changes)
     rewards = rewards or RewardChoice()
     table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader", grader)))
-    lm, quick_table = table.pop("lm", None), table.pop("quick", {})
+    lm = table.pop("lm", None)
+    quick_table: Any = table.pop("quick", {})
     # In the recipe that a run stored all is chosen: its key quick says which form it is, and there is no smaller one.
     stored = isinstance(quick_table, bool)
     settings = changes_of(table)
