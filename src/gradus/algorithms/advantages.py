@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradus.algorithms.grouping import GroupIndex
+from gradus.algorithms.grouping import GroupIndex, along_rows
 
 Baseline = Literal["mean", "leave_one_out"]
 Scale = Literal["none", "batch", "group"]
@@ -101,6 +101,7 @@ def immediate_advantages(
     immediate = masked[..., 1:]
     if informing:
         later = rewards_to_go(masked.sum(-1), lengths, discount=discount)
+        # What was said in the same turn came before what was done.
         later = later - immediate.sum(-1)
     else:
         later = rewards_to_go(masked[..., 0], lengths, discount=discount)
@@ -129,9 +130,6 @@ def rewards_to_go(turn_rewards: Tensor, lengths: Tensor, *, discount: float = 1.
     """(N, K) sum of the rewards from each turn to the end of its episode (``lengths`` (N,)); 0 after it."""
     present = _present(turn_rewards, lengths)
     masked = torch.where(present, turn_rewards, 0.0)
-    if discount == 1.0:
-        sums = masked.flip(1).cumsum(1).flip(1)
-        return torch.where(present, sums, 0.0)
     to_go = torch.zeros_like(masked)
     running = torch.zeros_like(masked[:, 0])
     for turn in range(masked.shape[1] - 1, -1, -1):
@@ -196,7 +194,8 @@ def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
     index = GroupIndex(groups)
     means = index.sum(rewards) / index.size
     mean = means[index.place]
-    divisor = mean.clamp(min=torch.finfo(mean.dtype).tiny)  # where the mean is 0, so are all rewards
+    # Where the mean is 0, so are all rewards.
+    divisor = mean.clamp(min=torch.finfo(mean.dtype).tiny)
     advantages = _center(rewards, index, "mean") / divisor
     return torch.where(mean > 0, advantages, 0.0)
 
@@ -228,12 +227,13 @@ def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
 
 def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     """(N, ...) minus the group's mean or the mean of the others; exactly 0 if a group is all equal."""
-    size = index.size.to(values.dtype).reshape(-1, *([1] * (values.ndim - 1)))
+    size = along_rows(index.size.to(values.dtype), values)
     means = index.sum(values) / size
     centered = values - means[index.place]
     if baseline == "leave_one_out":
         factors = size / (size - 1).clamp(min=1)
         centered = centered * factors[index.place]
+    # The mean of equal numbers may be off by a rounding, which a scale would blow up to an advantage.
     equal = index.equal(values)[index.place]
     return torch.where(equal, torch.zeros_like(centered), centered)
 
@@ -245,8 +245,7 @@ def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex,
     """
     if scale == "none":
         return centered.new_ones([1] * centered.ndim)
-    by_row = [-1, *[1] * (centered.ndim - 1)]
-    varied = counted & ~equal[index.place].reshape(by_row)
+    varied = counted & ~along_rows(equal[index.place], centered)
     squares = torch.where(varied, centered**2, 0.0)
     square = squares.reshape(centered.shape[0], -1).sum(1)
     number = varied.reshape(centered.shape[0], -1).sum(1)
@@ -255,8 +254,10 @@ def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex,
         size = variance.sqrt().reshape([1] * centered.ndim)
     else:
         degrees = index.sum(number)
-        if centered.ndim == 1:  # one advantage per member: the usual standard deviation, n - 1 in the denominator
+        # One advantage per member: the usual standard deviation, n - 1 in the denominator.
+        if centered.ndim == 1:
             degrees = degrees - 1
         variances = index.sum(square) / degrees.clamp(min=1)
-        size = variances.sqrt()[index.place].reshape(by_row)
+        size = along_rows(variances.sqrt()[index.place], centered)
+    # What would be divided by 0 is 0 already.
     return torch.where(size > 0, size, torch.ones_like(size))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradus.algorithms.grouping import dense_names
+from gradus.algorithms.grouping import sequence_index
 
 Correction = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
@@ -43,11 +43,8 @@ def _correction(low: float, high: float, *, masks: bool, by_sequence: bool = Fal
 
 def _sequence_ratio(difference: Tensor, mask: Tensor, sequences: Tensor | None) -> Tensor:
     """(B, T) ratio of the whole sequence at each of its tokens, 1 off the mask."""
-    if sequences is None:
-        sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
-    names, sequence = dense_names(sequences[mask])
-    sums = difference.new_zeros(names.numel())
-    sums = sums.index_add(0, sequence, difference[mask])
+    count, sequence = sequence_index(sequences, mask)
+    sums = difference.new_zeros(count).index_add(0, sequence, difference[mask])
     ones = torch.ones_like(difference)
     return ones.masked_scatter(mask, sums[sequence].exp())
 

@@ -15,6 +15,22 @@ def dense_names(names: Tensor) -> tuple[Tensor, Tensor]:
     return cast("tuple[Tensor, Tensor]", torch.unique(names, return_inverse=True))  # pyright: ignore
 
 
+def sequence_index(sequences: Tensor | None, mask: Tensor) -> tuple[int, Tensor]:
+    """The number of training sequences, n, and the place in 0..n-1 of each token on the ``mask`` (B, T), (M,).
+
+    ``sequences`` (B, T): integer names; None if each row is one sequence.
+    """
+    if sequences is None:
+        sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
+    names, place = dense_names(sequences[mask])
+    return names.numel(), place
+
+
+def along_rows(values: Tensor, like: Tensor) -> Tensor:
+    """``values`` (N,) as (N, 1, ...), which goes with ``like`` (N, ...)."""
+    return values.reshape([-1, *[1] * (like.ndim - 1)])
+
+
 class GroupIndex:
     """Rows (N,) of group names, counted once. ``place`` (N,) is each row's group in 0..n-1, ``names`` (n,) ascending."""
 
@@ -38,8 +54,7 @@ class GroupIndex:
 
     def extremes(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """(n, ...) least and largest of ``values`` (N, ...)."""
-        by_row = [-1, *[1] * (values.ndim - 1)]
-        index = self.place.reshape(by_row).expand_as(values)
+        index = along_rows(self.place, values).expand_as(values)
         empty = values.new_zeros(self.count, *values.shape[1:])
         low = empty.scatter_reduce(0, index, values, "amin", include_self=False)
         high = empty.scatter_reduce(0, index, values, "amax", include_self=False)

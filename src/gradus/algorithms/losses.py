@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from gradus.algorithms.grouping import dense_names
+from gradus.algorithms.grouping import sequence_index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +83,15 @@ class _Tokens:
         return values.new_zeros(self.length.numel()).index_add(0, self.sequence, values) / self.length
 
 
-_Objective = Callable[[_Tokens], tuple[Tensor, Tensor, Tensor]]
+# (M,) each: what a token is worth, its ratio, and whether the clip took its gradient.
+_Worth = tuple[Tensor, Tensor, Tensor]
+_Objective = Callable[[_Tokens], _Worth]
 Average = Literal["tokens", "sequences", "budget"]
 """How a loss averages its tokens: over all tokens of the step, over each sequence and then over sequences, or over a constant budget."""
 
 
-def _clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
-    """min(rho A, clip(rho) A): (M,) objective, ratio, and whether the clip took the gradient."""
+def _clipped(tokens: _Tokens) -> _Worth:
+    """min(rho A, clip(rho) A)."""
     return _clip(tokens, tokens.log_ratio.exp())
 
 
@@ -98,28 +100,29 @@ def _bounded(tokens: _Tokens, ratio: Tensor) -> Tensor:
     return ratio.clamp(1.0 - tokens.clip_low, 1.0 + tokens.clip_high)
 
 
-def _clip(tokens: _Tokens, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _clip(tokens: _Tokens, ratio: Tensor) -> _Worth:
     bounded = _bounded(tokens, ratio)
     unclipped = ratio * tokens.advantages
     clipped = bounded * tokens.advantages
     return torch.minimum(unclipped, clipped), ratio, clipped < unclipped
 
 
-def _sequence_clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+def _sequence_clipped(tokens: _Tokens) -> _Worth:
     """GSPO: the ratio is the geometric mean over the sequence, carried by each token's own gradient (GSPO-token)."""
     mean = tokens.sequence_mean(tokens.log_ratio).detach()
+    # The value is the sequence's, the gradient the token's own.
     log_ratio = mean[tokens.sequence] + tokens.logprobs - tokens.logprobs.detach()
     return _clip(tokens, log_ratio.exp())
 
 
-def _weighted(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+def _weighted(tokens: _Tokens) -> _Worth:
     """CISPO: the clipped ratio is a weight without gradient, so that no token loses its own."""
     ratio = tokens.log_ratio.detach().exp()
     bounded = _bounded(tokens, ratio)
     return bounded * tokens.advantages * tokens.logprobs, ratio, bounded != ratio
 
 
-def _reinforce(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
+def _reinforce(tokens: _Tokens) -> _Worth:
     """rho A log pi with rho as a weight: REINFORCE, exact off policy too, unclipped."""
     ratio = tokens.log_ratio.detach().exp()
     return ratio * tokens.advantages * tokens.logprobs, ratio, torch.zeros_like(ratio, dtype=torch.bool)
@@ -146,6 +149,7 @@ def average(
     episode.
     """
     on = torch.ones_like(values, dtype=torch.bool)
+    # Only what stands in the place of log-probs is averaged; ratio and advantages are not read.
     tokens = _flatten(values, values, values, on, weights, sequences, **sizes)
     return _averaged(tokens, tokens.logprobs, over)
 
@@ -166,10 +170,9 @@ def _flatten(
             "logprobs, sampler_logprobs, advantages and mask must have one shape, and mask must be bool; "
             f"got {shapes} and {mask.dtype}"
         )
-    if sequences is None:
-        sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
-    names, sequence = dense_names(sequences[mask])
-    length = torch.bincount(sequence, minlength=names.numel())
+    count, sequence = sequence_index(sequences, mask)
+    length = torch.bincount(sequence, minlength=count)
+    # Selected, not multiplied by 0: NaN or infinity off the mask would stay.
     sampled = logprobs[mask]
     factors = torch.ones_like(sampled)
     if weights is not None:

@@ -65,7 +65,7 @@ def _gdpo(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tenso
 
 
 def _maxrl(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor:
-    del baseline, scale
+    del baseline, scale  # the formula has its own
     return maxrl_advantages(rewards.values, rewards.groups)
 
 
@@ -115,7 +115,8 @@ _ALGORITHMS: dict[str, Algorithm] = {
     "dr_grpo": Algorithm(
         loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2), average="budget"
     ),
-    "dapo": Algorithm(  # it samples until all groups differ, at most 10 rounds in verl
+    # It samples until all groups differ, at most 10 rounds in verl.
+    "dapo": Algorithm(
         loss=LOSSES["dapo"],
         source="arXiv 2503.14476",
         scale="group",

@@ -61,6 +61,7 @@ def score_p(wins: int, losses: int) -> float:
     >>> round(score_p(5, 0), 3), round(score_p(6, 0), 3)
     (0.074, 0.041)
     """
+    # The correction would turn z negative, and without pairs that differ there is nothing to divide by.
     if wins == losses:
         return 1.0
     z = (abs(wins - losses) - 1) / float(np.sqrt(wins + losses))
@@ -76,7 +77,7 @@ def score_interval_of_pairs(wins: int, losses: int, n: int, *, level: float = 0.
     >>> [round(bound, 3) for bound in score_interval_of_pairs(12, 0, 12)]
     [0.397, 1.0]
     """
-    z = float(normal_quantile(0.5 + level / 2))
+    z = normal_quantile(0.5 + level / 2)
     estimate = (wins - losses) / n
     low = _crossing(lambda delta: _score(delta, wins, losses, n) < z, estimate, -1.0)
     high = _crossing(lambda delta: _score(delta, wins, losses, n) > -z, estimate, 1.0)
@@ -92,6 +93,7 @@ def _score(delta: float, wins: int, losses: int, n: int) -> float:
     lost = (root - b) / (2 * a)  # the likeliest share of losses if delta is true
     variance = n * (2 * lost + delta * (1 - delta))
     gap = wins - losses - n * delta
+    # The correction brings the difference one win nearer to 0, never beyond.
     if abs(gap) <= 1:
         return 0.0
     size = (abs(gap) - 1) / np.sqrt(max(variance, 1e-300))
@@ -100,6 +102,7 @@ def _score(delta: float, wins: int, losses: int, n: int) -> float:
 
 def _crossing(inside: Callable[[float], bool], start: float, end: float) -> float:
     """The point between ``start`` (inside) and ``end`` where ``inside`` stops to hold, by bisection."""
+    # 60 halvings are finer than the numbers between -1 and 1.
     for _ in range(60):
         middle = (start + end) / 2
         if inside(middle):

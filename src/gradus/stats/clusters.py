@@ -44,9 +44,6 @@ def unit_values(x: Array, index: Index) -> Array:
     return mean + sums * count / x.size
 
 
-def standard_error(x: Array, index: Index) -> tuple[float, int] | None:
-    """Standard error of the mean of ``x`` (n,) and its degrees of freedom; None with fewer than two clusters."""
-    units = unit_values(x, index)
-    if len(units) < 2:
-        return None
-    return float(units.std(ddof=1) / np.sqrt(len(units))), len(units) - 1
+def standard_error(units: Array) -> float:
+    """Standard error of the mean of two or more independent values (n,)."""
+    return float(units.std(ddof=1) / np.sqrt(len(units)))

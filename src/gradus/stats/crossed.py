@@ -46,11 +46,13 @@ class _Spread:
 
     def p(self, mean: float) -> float:
         """The share outside the interval that just touches 0."""
+        # There is no closed form: each part has a distribution of its own. 50 halvings bring it to 1e-15.
         low, high = 0.0, 0.5
         for _ in range(50):
             middle = (low + high) / 2
             below, above = self.reach(middle)
-            if (below if mean > 0 else above) > abs(mean):
+            towards_zero = below if mean > 0 else above
+            if towards_zero > abs(mean):
                 low = middle
             else:
                 high = middle
@@ -71,11 +73,12 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
     (table,), labels = _usable([_array(values)], clusters)
     defined = table[np.isfinite(table)]
     if not defined.size:
-        return Interval(mean=None, low=None, high=None, n=0)
+        return Interval(mean=None, n=0)
     lacks_seeds = len(table) < min(2, len(values))
     table = _filled(table)
-    mean, n = float(table.mean()), table.shape[1]
-    undefined = Interval(mean=mean, low=None, high=None, n=n)
+    mean = float(table.mean())
+    n = table.shape[1]
+    undefined = Interval(mean=mean, n=n)
     spread = None if lacks_seeds else _spread(table, np.zeros((1, n)), labels)
     if spread is None:
         return undefined
@@ -84,8 +87,9 @@ def crossed_interval(values: Rows, *, clusters: Labels | None = None, level: flo
     has_error = error > ROUNDING * largest(defined)
     if is_binary(defined):
         size, z = _certain(n, labels, level)
-        if has_error:
-            size, z = mean * (1 - mean) / error**2, max(below, above) / error
+        if has_error:  # so many independent values would have this error
+            size = mean * (1 - mean) / error**2
+            z = max(below, above) / error
         share = score_interval(mean, size, z)
         return replace(undefined, low=share.low, high=share.high)
     if is_constant(defined):
@@ -99,7 +103,7 @@ def _certain(n: int, labels: list[str] | None, level: float) -> tuple[float, flo
     """For how many values a share without an error stands, and with which quantile; as of a single seed."""
     units = n if labels is None else len(set(labels))
     if units == n:
-        return n, float(normal_quantile(0.5 + level / 2))
+        return n, normal_quantile(0.5 + level / 2)
     return units, student_quantile(0.5 + level / 2, units - 1)
 
 
@@ -123,20 +127,21 @@ def crossed_difference(
     if matched:
         missing = ~np.isfinite(tables[0] - tables[1])
         tables = [np.where(missing, np.nan, table) for table in tables]
-    tables, labels = _usable(tables, clusters)
-    scale = largest(*tables)
-    x, y = (_task_means(table) for table in tables)
+    (first, second), labels = _usable(tables, clusters)
+    scale = largest(first, second)
+    x, y = _task_means(first), _task_means(second)
     by_task = without_rounding(x - y, scale)
     index = cluster_index(labels, len(by_task))
     paired = counted(by_task, index, level)
     if not paired.n:
         return paired
-    parts = _parts(tables[0], tables[1], matched)
+    parts = _parts(first, second, matched)
     mean = float(parts[0].mean())  # the second table of an incomplete pair adds up to 0
-    if all(np.isfinite(table).all() for table in tables):
+    if np.isfinite(first).all() and np.isfinite(second).all():
         mean = float(by_task.mean())
     paired = replace(paired, mean=mean)
-    lacks_seeds = any(len(table) < min(2, len(rows)) for table, rows in zip(tables, (a, b), strict=True))
+    # One row that was all there is stands for a policy without seeds; one that is left over of several says nothing of seeds.
+    lacks_seeds = len(first) < min(2, len(a)) or len(second) < min(2, len(b))
     spread = None if lacks_seeds else _spread(*parts, labels, paired.differing)
     if spread is None:
         return paired
@@ -149,11 +154,8 @@ def crossed_difference(
 
 def _task_means(table: Array) -> Array:
     """The mean of each task over the seeds that have it, (tasks,)."""
-    defined = np.isfinite(table)
-    counts: Array = np.asarray(defined.sum(axis=0), dtype=np.float64)
-    sums: Array = np.asarray(np.where(defined, table, 0.0).sum(axis=0), dtype=np.float64)
-    means: Array = np.divide(sums, counts)
-    return means
+    defined = np.where(np.isfinite(table), table, np.nan)
+    return np.asarray(np.nanmean(defined, axis=0), dtype=np.float64)
 
 
 def _array(rows: Rows) -> Array:
@@ -204,7 +206,8 @@ def _filled(table: Array) -> Array:
     sums: Array = np.asarray(np.where(defined, table, 0.0).sum(axis=-1, keepdims=True), dtype=np.float64)
     divisors = np.maximum(counts, 1)
     row_means = sums / divisors
-    overall = float(row_means[counts > 0].mean())  # for seeds that share no task, if any do not
+    # For pairs of seeds that share no task, if there are any.
+    overall = float(row_means[counts > 0].mean())
     means: Array = np.where(counts > 0, row_means, overall)
     residuals = np.where(defined, table - means, 0.0)
     return means + residuals * table.shape[-1] / divisors
@@ -227,6 +230,7 @@ def _spread(a: Array, b: Array, clusters: Labels | None, differing: int | None =
         seeds = len(table)
         if seeds < 2:
             continue
+        # The mean squares of a two-way table: what rows add, and what is left of rows and columns.
         rows = table.mean(axis=1, keepdims=True) - table.mean()
         rest = table - table.mean(axis=0) - rows
         of_seeds = float(np.sum(rows**2)) / (seeds - 1) / seeds
@@ -238,7 +242,8 @@ def _spread(a: Array, b: Array, clusters: Labels | None, differing: int | None =
     test = SkewTest(df=columns - 1)
     if differing is not None and not is_constant(by_task):
         test = SkewTest.of(by_task, differing)
-    parts.append((max(of_tasks - noise, 0.0), test))  # the seeds' part holds the noise already
+    # The seeds' part holds the noise already.
+    parts.append((max(of_tasks - noise, 0.0), test))
     return _Spread(parts)
 
 
@@ -247,5 +252,6 @@ def _by_cluster(table: Array, index: Index) -> Array:
     sizes = np.bincount(index)
     sums = np.stack([np.bincount(index, weights=row) for row in table])
     mean = table.mean()
+    # As in clusters.unit_values, row by row.
     residuals = sums - sizes * mean
     return mean + residuals * len(sizes) / table.shape[1]

@@ -17,9 +17,9 @@ def binomial_cdfs(k: Array, n: Array, p: float) -> Array:
     return np.asarray(_functions.bdtr(k, n.astype(np.int64), p), dtype=np.float64)
 
 
-def normal_quantile(p: Array | float) -> Array:
-    """The z with P(Z <= z) = p, element by element; infinite at 0 and 1."""
-    return np.asarray(_functions.ndtri(p), dtype=np.float64)
+def normal_quantile(p: float) -> float:
+    """The z with P(Z <= z) = p; infinite at 0 and 1."""
+    return float(_functions.ndtri(p))
 
 
 def normal_cdf(z: float) -> float:

@@ -9,8 +9,8 @@ from math import comb, fsum
 import numpy as np
 
 from gradus.stats.binary import ROUNDING, is_binary, is_constant, largest
-from gradus.stats.clusters import Labels, Values, cluster_index, dense, standard_error
-from gradus.stats.distributions import Array, normal_quantile, student_quantile
+from gradus.stats.clusters import Labels, Values, cluster_index, dense, standard_error, unit_values
+from gradus.stats.distributions import normal_quantile, student_quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,8 @@ class Interval:
     """A mean with its confidence bounds. ``n`` values were used; bounds are None if nothing is known of the spread."""
 
     mean: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     n: int
 
 
@@ -42,33 +42,31 @@ def mean_interval(values: Values, *, clusters: Labels | None = None, level: floa
     defined = [i for i, value in enumerate(values) if value is not None]
     x = np.array([values[i] for i in defined], dtype=np.float64)
     if not x.size:
-        return Interval(mean=None, low=None, high=None, n=0)
+        return Interval(mean=None, n=0)
     index = dense(cluster_index(clusters, len(values))[defined])
     mean = float(x.mean())
-    undefined = Interval(mean=mean, low=None, high=None, n=x.size)
-    spread = standard_error(x, index)
-    if spread is None:
+    undefined = Interval(mean=mean, n=x.size)
+    units = unit_values(x, index)
+    if len(units) < 2:
         return undefined
-    error, df = spread
+    error, df = standard_error(units), len(units) - 1
     if is_binary(x):
-        clustered = clusters is not None and bool(index.max() + 1 < x.size)
-        share = _share(x, spread, clustered, level)
+        share = wilson(float(x.sum()), x.size, level=level)
+        if len(units) < x.size:
+            share = _clustered_share(mean, x.size, error, df, level)
         return replace(undefined, low=share.low, high=share.high)
+    # One number in all values, or in all clusters, says nothing of how others would differ.
     if is_constant(x) or error <= ROUNDING * largest(x):
         return undefined
     half = student_quantile(0.5 + level / 2, df) * error
     return replace(undefined, low=mean - half, high=mean + half)
 
 
-def _share(x: Array, spread: tuple[float, int], clustered: bool, level: float) -> Interval:
-    """Wilson's interval of a share, over the effective number of values if they come in clusters."""
-    if not clustered:
-        return wilson(float(x.sum()), x.size, level=level)
-    mean = float(x.mean())
-    error, df = spread
+def _clustered_share(mean: float, n: int, error: float, df: int, level: float) -> Interval:
+    """Wilson's interval of a share over the effective number of values that come in clusters."""
     size = df + 1.0  # if the clusters do not differ, each counts once
     if error > 0 and 0 < mean < 1:
-        size = min(float(x.size), mean * (1 - mean) / error**2)
+        size = min(float(n), mean * (1 - mean) / error**2)
     return score_interval(mean, size, student_quantile(0.5 + level / 2, df))
 
 
@@ -82,8 +80,8 @@ def wilson(successes: float, n: int, *, level: float = 0.95) -> Interval:
     if not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes = {successes}, n = {n}")
     if n == 0:
-        return Interval(mean=None, low=None, high=None, n=0)
-    return replace(score_interval(successes / n, n, float(normal_quantile(0.5 + level / 2))), n=n)
+        return Interval(mean=None, n=0)
+    return replace(score_interval(successes / n, n, normal_quantile(0.5 + level / 2)), n=n)
 
 
 def score_interval(share: float, n: float, z: float) -> Interval:

@@ -15,14 +15,14 @@ from gradus.stats.binary import (
     two_values,
     without_rounding,
 )
-from gradus.stats.clusters import Index, Labels, Values, cluster_index, dense, unit_values
+from gradus.stats.clusters import Index, Labels, Values, cluster_index, dense, standard_error, unit_values
 from gradus.stats.distributions import Array, normal_quantile
 from gradus.stats.skew import SkewTest
 
 Decision = Literal["better", "worse", "undecided", "too few"]
 LEAST_UNITS = 40  # independent ones below which the interval of a skewed mean holds the truth too rarely
 LEAST_DIFFERING = 8  # units off the commonest difference, below which nobody knows how the rare ones differ
-_LEAST_P = 1e-15  # below it 1 - p is 1
+_LEAST_P = 1e-15  # below it 1 - p rounds to 1, whose quantile is infinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,10 @@ def paired_difference(
     scale = largest(x, y)
     difference = without_rounding(x - y, scale)
     index = dense(cluster_index(clusters, len(a))[both])
-    paired, units = counted(difference, index, level), unit_values(difference, index)
+    paired = counted(difference, index, level)
     if paired.units < 2:
         return paired
+    units = unit_values(difference, index)
     numbers = two_values(x, y)
     # Of few outcomes two numbers may be two of many: 0 and 1 are known to be a choice of two, and so are the ends of a range.
     is_choice = numbers in ((0.0, 1.0), reward_range) or paired.units >= LEAST_UNITS
@@ -110,7 +111,8 @@ def paired_difference(
 
 def counted(difference: Array, index: Index, level: float) -> Paired:
     """The counts of some differences (n,) in clusters ``index`` (n,), before any test."""
-    units, differing = int(index.max(initial=-1)) + 1, 0
+    units = int(index.max(initial=-1)) + 1
+    differing = 0
     if units:
         numbers, counts = np.unique(difference, return_counts=True)
         commonest = numbers[np.argmax(counts)]
@@ -128,12 +130,15 @@ def counted(difference: Array, index: Index, level: float) -> Paired:
 
 def _by_values(paired: Paired, lower: float, upper: float) -> Paired:
     """The test of outcomes that are ``lower`` or ``upper``."""
-    losses = paired.n - paired.wins - paired.ties
-    low, high = score_interval_of_pairs(paired.wins, losses, paired.n, level=paired.level)
+    wins, n = paired.wins, paired.n
+    losses = n - wins - paired.ties
+    low, high = score_interval_of_pairs(wins, losses, n, level=paired.level)
     span = upper - lower
-    share = (paired.wins - losses) / paired.n
-    error = span * float(np.sqrt(((paired.wins + losses) / paired.n - share**2) / paired.n))
-    return replace(paired, low=span * low, high=span * high, error=error, p=score_p(paired.wins, losses), test="values")
+    share = (wins - losses) / n
+    # A pair's difference is -1, 0 or 1: its square is 1 for each pair that differs.
+    variance = (wins + losses) / n - share**2
+    error = span * float(np.sqrt(variance / n))
+    return replace(paired, low=span * low, high=span * high, error=error, p=score_p(wins, losses), test="values")
 
 
 def _by_range(paired: Paired, span: float) -> Paired:
@@ -152,7 +157,7 @@ def _by_range(paired: Paired, span: float) -> Paired:
 def _by_mean(paired: Paired, units: Array) -> Paired:
     """The test of the mean of independent units that are not all one number."""
     mean = paired.mean or 0.0
-    error = float(units.std(ddof=1) / np.sqrt(len(units)))
+    error = standard_error(units)
     test = SkewTest.of(units, paired.differing)
     below, above = test.reach((1 - paired.level) / 2)
     low, high = mean - below * error, mean + above * error
@@ -172,6 +177,7 @@ def holm(p_values: Values) -> list[float | None]:
     highest = 0.0
     for rank, (p, i) in enumerate(order):
         raised = min(1.0, (len(order) - rank) * p)
+        # Never below that of a smaller p: what is rejected later must not be surer.
         highest = max(highest, raised)
         adjusted[i] = highest
     return adjusted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, isfinite, sqrt
 
 import numpy as np
@@ -16,9 +17,11 @@ from gradus.stats.distributions import (
 from gradus.stats.intervals import score_interval
 from gradus.stats.paired import LEAST_UNITS, Paired
 
+_POWER = 0.8
 _MOST = 1e15  # the square of what is larger may be beyond a float
 _LARGE = 3000  # beyond, t and normal agree to far below one episode in a thousand
-_SURE = 0.8  # one-sided, of the spread: a pilot that happens to vary little must not promise too much (Browne, Statistics in Medicine 14, 1995)
+# One-sided, of the spread: a pilot that happens to vary little must not promise too much (Browne, Statistics in Medicine 14, 1995).
+_SURE = 0.8
 
 
 def paired_power(effect: float, sd: float, n: int, *, alpha: float = 0.05) -> float:
@@ -35,7 +38,7 @@ def paired_power(effect: float, sd: float, n: int, *, alpha: float = 0.05) -> fl
     return 1 - below_upper + below_lower
 
 
-def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
+def episodes_needed(effect: float, sd: float, *, power: float = _POWER, alpha: float = 0.05) -> int | None:
     """The fewest pairs with which a two-sided paired t test finds ``effect`` with the given power; at least 2.
 
     None if they are more than 1e15, which nobody can roll out.
@@ -52,22 +55,27 @@ def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: floa
         raise ValueError(f"expected sd >= 0 and 0 < alpha < power < 1, got sd = {sd}, alpha = {alpha}, power = {power}")
     if sd == 0:
         return 2
-    z_alpha, z_power = float(normal_quantile(1 - alpha / 2)), float(normal_quantile(power))
+    z_alpha, z_power = normal_quantile(1 - alpha / 2), normal_quantile(power)
     root = (z_alpha + z_power) * sd / abs(effect)
     if root > sqrt(_MOST):
         return None
     n = max(2, ceil(root**2))
     if n > _LARGE:
         return n + 2  # Student's correction, z_alpha^2 / 2 for alpha = 0.05, rounded up
-    while paired_power(effect, sd, n, alpha=alpha) < power:
+    return _fewest(n, lambda pairs: paired_power(effect, sd, pairs, alpha=alpha) >= power)
+
+
+def _fewest(n: int, suffice: Callable[[int], bool]) -> int:
+    """The fewest pairs, at least 2, that ``suffice``, searched for from ``n`` on, which is near."""
+    while not suffice(n):
         n += 1
-    while n > 2 and paired_power(effect, sd, n - 1, alpha=alpha) >= power:
+    while n > 2 and suffice(n - 1):
         n -= 1
     return n
 
 
-def units_needed(paired: Paired, effect: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """The fewest independent units (clusters, or tasks without clusters) that show ``effect`` with the given power.
+def units_needed(paired: Paired, effect: float, *, alpha: float = 0.05) -> int | None:
+    """The fewest independent units (clusters, or tasks without clusters) that show ``effect`` with a power of 80 %.
 
     The test is the one that ``paired`` was judged by, and the spread the upper bound of what its units tell, which holds in 80 % of pilots. None
     if the pilot does not tell a spread, or if more than 1e15 units are needed.
@@ -75,12 +83,12 @@ def units_needed(paired: Paired, effect: float, *, power: float = 0.8, alpha: fl
     if not paired.error or paired.units < 2:
         return None
     if paired.test == "values":
-        z = float(normal_quantile(_SURE))
+        z = normal_quantile(_SURE)
         discordant = score_interval(1 - paired.ties / paired.n, paired.n, z).high or 1.0
-        return pairs_of_values_needed(effect, discordant, power=power, alpha=alpha)
+        return pairs_of_values_needed(effect, discordant, alpha=alpha)
     df = paired.units - 1
     spread = paired.error * sqrt(paired.units * df / chi_square_quantile(1 - _SURE, df))
-    needed = episodes_needed(effect, spread, power=power, alpha=alpha)
+    needed = episodes_needed(effect, spread, power=_POWER, alpha=alpha)
     return needed and max(needed, LEAST_UNITS)
 
 
@@ -95,7 +103,7 @@ def power_of_values(effect: float, discordant: float, n: int, *, alpha: float = 
     counts = np.arange(n + 1, dtype=np.float64)  # of pairs that differ
     cumulated = binomial_cdfs(counts, np.full(n + 1, float(n)), share)
     chances = np.diff(cumulated, prepend=0.0)
-    z = float(normal_quantile(1 - alpha / 2))
+    z = normal_quantile(1 - alpha / 2)
     most = np.floor((counts - 1 - z * np.sqrt(counts)) / 2)  # losses with which the test still rejects
     possible = most >= 0
     losses = np.maximum(most, 0)
@@ -103,13 +111,13 @@ def power_of_values(effect: float, discordant: float, n: int, *, alpha: float = 
     return float(np.sum(chances[possible] * rejects[possible]))
 
 
-def pairs_of_values_needed(effect: float, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """The fewest pairs of outcomes 0 or 1 whose score test finds ``effect``; None beyond 1e15.
+def pairs_of_values_needed(effect: float, discordant: float, *, alpha: float = 0.05) -> int | None:
+    """The fewest pairs of outcomes 0 or 1 whose score test finds ``effect`` with a power of 80 %; None beyond 1e15.
 
     Beyond 3,000 pairs the normal approximation with its correction for continuity. Source: Connor, Biometrics 43, 1987.
     """
     delta, share = abs(effect), max(discordant, abs(effect))
-    z_alpha, z_power = float(normal_quantile(1 - alpha / 2)), float(normal_quantile(power))
+    z_alpha, z_power = normal_quantile(1 - alpha / 2), normal_quantile(_POWER)
     spread = sqrt(max(0.0, share - delta**2))
     root = (z_alpha * sqrt(share) + z_power * spread) / delta
     if root > sqrt(_MOST):
@@ -117,8 +125,4 @@ def pairs_of_values_needed(effect: float, discordant: float, *, power: float = 0
     n = max(2, ceil(root**2 + 1 / delta))
     if n > _LARGE:
         return n
-    while power_of_values(effect, share, n, alpha=alpha) < power:
-        n += 1
-    while n > 2 and power_of_values(effect, share, n - 1, alpha=alpha) >= power:
-        n -= 1
-    return n
+    return _fewest(n, lambda pairs: power_of_values(effect, share, pairs, alpha=alpha) >= _POWER)
