@@ -2,7 +2,7 @@
 
 from gradus.rollouts.grading import grade_episodes, lowest_reward
 from gradus.rollouts.replaying import replay
-from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
+from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, episodes_of, roll_out
 from gradus.rollouts.storage import (
     EpisodeWriter,
     decode,
@@ -17,6 +17,7 @@ __all__ = [
     "RolloutResult",
     "decode",
     "encode",
+    "episodes_of",
     "grade_episodes",
     "lowest_reward",
     "read_episodes",

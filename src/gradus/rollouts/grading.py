@@ -33,8 +33,9 @@ def grade_episodes(
     graded = list(episodes)
     problems: list[list[str]] = []
     for index, reward in zip(finished, rewards, strict=True):
+        # A figure that is NaN is missing.
         figures = {name: plain(getattr(reward, name)) for name in ("components", "metrics", "extras")}
-        episode = replace(episodes[index], reward=replace(reward, **figures))  # a figure that is NaN is missing
+        episode = replace(episodes[index], reward=replace(reward, **figures))
         metrics, raised = _metrics(spec, episode)
         graded[index] = replace(episode, metrics=metrics)
         problems.append(raised)
@@ -60,8 +61,10 @@ def _broken(spec: EnvironmentSpec, episode: Episode, reward: Reward) -> Episode:
     """Return a broken episode with its reward. Its true reward is what was earned up to there, or else the same."""
     episode = replace(episode, reward=reward)
     true_reward, _ = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
+    if true_reward is None:
+        true_reward = reward.value
     calls = _call_counts(episode) if episode.tools else {}
-    return replace(episode, metrics={**calls, "true_reward": reward.value if true_reward is None else true_reward})
+    return replace(episode, metrics={**calls, "true_reward": true_reward})
 
 
 def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
@@ -73,6 +76,7 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
     except ConfigError:
         raise  # not of one episode, but of what was set up
     except (Exception, SystemExit) as error:
+        # A grader that takes too long would do so for each episode.
         if len(episodes) > 1 and not isinstance(error, OutOfTime):
             return [_grade_batch(grader, [episode])[0] for episode in episodes]
         message = f"{type(error).__name__}: {error}{raised_at(error)}"
@@ -101,17 +105,19 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
     if reward.value is None:
         return reward
     try:
-        value = _number(reward.value)
+        value = python_number(reward.value)
         terms = tuple(tuple(map(_term, turn)) for turn in reward.terms)
     except (TypeError, ValueError) as error:
         raise GradingError(
             f"grader {reward.grader!r} gave a reward, or a term of one, that is not a number: {error}"
         ) from error
-    for number in (value, *(term.value for term in chain(*terms))):
-        if not abs(number) <= LARGEST_REWARD:
+    numbers = [value, *(term.value for term in chain(*terms))]
+    for number in numbers:
+        if not abs(number) <= LARGEST_REWARD:  # true of NaN too
             problem = f"the reward or a term of it is {number!r:.60}"
             return _missing(reward.grader, f"{problem}, expected a finite number, at most {LARGEST_REWARD:g}")
     reward = replace(reward, value=value, terms=terms)
+    # Without a turn there is nowhere to put a term.
     if not episode.turns and not terms:
         return reward
     if len(terms) != len(episode.turns):
@@ -130,11 +136,12 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
 
 def _term(term: RewardTerm) -> RewardTerm:
     """Return the term with a number of Python's in place of one of numpy or torch, which no file takes."""
-    number = _number(term.value)
+    number = python_number(term.value)
     return term if number is term.value else replace(term, value=number)
 
 
-def _number(value: Any) -> float:
+def python_number(value: Any) -> float:
+    """Returns a number of numpy or torch as one of Python's, whose own stay as they are: files keep 1 and 1.0 apart."""
     return value if isinstance(value, int | float) else number_of(value)
 
 
@@ -150,7 +157,8 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float |
         figures, problem = ask_environment(f"metrics of {spec.name!r}", spec.metrics, episode)
         metrics |= figures or {}
         problems.append(problem)
-    check_metrics(spec.name, metrics)  # an evaluation would say so after the training
+    # Here, because an evaluation would say so after the training.
+    check_metrics(spec.name, metrics)
     metrics["true_reward"], problem = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
     problems.append(problem)
     return plain(metrics), [problem for problem in problems if problem]
@@ -169,8 +177,11 @@ def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -
 def continued_calls(episode: Episode) -> float | None:
     """Return the share of an agent's calls behind the first that go on with an earlier one; None without any."""
     later = episode.turns[1:]
+    if not later:
+        return None
+    # A restart may begin with the prompt and the answer of an earlier call: that of turn ``after``.
     goes_on = [not turn.restart or (turn.asked is not None and turn.asked.after is not None) for turn in later]
-    return sum(goes_on) / len(later) if later else None
+    return sum(goes_on) / len(later)
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:

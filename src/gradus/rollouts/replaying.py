@@ -19,7 +19,6 @@ def replay(
     episodes: Sequence[Episode],
     ask: Ask[T],
     *,
-    seed: int = 0,
     max_concurrent: int = 256,
 ) -> list[list[T]]:
     """Return what ``ask(session, requests)`` says at every turn of every episode.
@@ -31,7 +30,7 @@ def replay(
     for first in range(0, len(episodes), max_concurrent):
         part = episodes[first : first + max_concurrent]
         with ExitStack() as stack:
-            session = policy.start([_start(spec, episode, seed, stack) for episode in part])
+            session = policy.start([_start(spec, episode, stack) for episode in part])
             stack.callback(session.close)
             answers += _replay_part(session, part, ask)
     return answers
@@ -40,12 +39,13 @@ def replay(
 def _replay_part(session: Session, episodes: Sequence[Episode], ask: Ask[T]) -> list[list[T]]:
     answers: list[list[T]] = [[] for _ in episodes]
     for index in range(max(len(episode.turns) for episode in episodes)):
-        turns = {row: episode.turns[index] for row, episode in enumerate(episodes) if index < len(episode.turns)}
-        requests = [Request(row=row, observation=_observation(turn)) for row, turn in turns.items()]
-        for request, answer in zip(requests, ask(session, requests), strict=True):
-            answers[request.row].append(answer)
+        rows = [row for row, episode in enumerate(episodes) if index < len(episode.turns)]
+        turns = [episodes[row].turns[index] for row in rows]
+        requests = [Request(row=row, observation=_observation(turn)) for row, turn in zip(rows, turns, strict=True)]
+        for row, turn, answer in zip(rows, turns, ask(session, requests), strict=True):
+            answers[row].append(answer)
             if isinstance(session, Relabelable):
-                session.replace_action(request.row, turns[request.row].action)
+                session.replace_action(row, turn.action)
     return answers
 
 
@@ -54,7 +54,7 @@ def _observation(turn: Turn) -> Observation:
     return Observation(text=turn.observation, messages=turn.messages, data=turn.data, restart=turn.restart)
 
 
-def _start(spec: EnvironmentSpec, episode: Episode, seed: int, stack: ExitStack) -> EpisodeStart:
+def _start(spec: EnvironmentSpec, episode: Episode, stack: ExitStack) -> EpisodeStart:
     """Return the episode's environment at its beginning; ``stack`` will close it."""
     environment = blocking(spec.make())
     stack.callback(environment.close)
@@ -63,7 +63,7 @@ def _start(spec: EnvironmentSpec, episode: Episode, seed: int, stack: ExitStack)
         task=episode.task,
         system_prompt=episode.system_prompt,
         # A key of its own: a replay must not repeat the draws of a rollout.
-        key=(seed, "replay", episode.task.seed, episode.member),
+        key=(0, "replay", episode.task.seed, episode.member),
         group=episode.group,
         member=episode.member,
         environment=environment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from math import fsum
@@ -16,7 +16,6 @@ from gradus.core import (
     Episode,
     Grader,
     Group,
-    Observation,
     Policy,
     Request,
     Session,
@@ -44,7 +43,12 @@ class RolloutResult:
     @property
     def episodes(self) -> list[Episode]:
         """All episodes, groups one after another."""
-        return [episode for group in self.groups for episode in group.episodes]
+        return episodes_of(self.groups)
+
+
+def episodes_of(groups: Iterable[Group]) -> list[Episode]:
+    """Returns all episodes, groups one after another."""
+    return [episode for group in groups for episode in group.episodes]
 
 
 def roll_out(
@@ -85,6 +89,7 @@ def roll_out(
             with _timed(seconds, "reward"):
                 episodes = grade_episodes(spec, episodes, grader, lowest=lowest)
                 lowest = lowest_reward(episodes, lowest)
+            # The members of a group follow each other.
             for index, task in enumerate(part):
                 members = episodes[index * group_size : (index + 1) * group_size]
                 groups.append(Group(task=task, episodes=tuple(members)))
@@ -115,6 +120,7 @@ def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int,
             f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {most}; lower the group "
             "size, or allow more (the address of an OpenEnv server says how many: ?sessions=8)"
         )
+    # A group is never cut, also if it is larger than max_concurrent.
     return max(1, most // group_size)
 
 
@@ -152,15 +158,11 @@ class _Rollout:
         for group, task in enumerate(tasks, first_group):
             for member in range(self.group_size):
                 row = UnderWay(
+                    spec=self.spec,
                     task=task,
                     group=group,
                     member=member,
                     environment=make_environment(self.spec),
-                    observation=Observation(text=""),
-                    foreign=self.spec.foreign,
-                    missing=self.spec.missing,
-                    by_content=self.spec.stepping.by_content,
-                    outcome_seconds=self.spec.stepping.outcome_seconds,
                 )
                 stack.callback(row.end)
                 rows.append(row)
@@ -172,7 +174,8 @@ class _Rollout:
         actions: dict[int, Action] = {}  # by row, while its environment is busy
         waiting = [index for index, row in enumerate(rows) if row.stop is None]
         while waiting or stepper.busy:
-            progress(fsum(1.0 if row.stop is not None else len(row.turns) / self.limit for row in rows))
+            shares = [1.0 if row.stop is not None else len(row.turns) / self.limit for row in rows]
+            progress(fsum(shares))
             with _timed(self.seconds, "policy"):
                 answers = self._ask(session, rows, waiting)
             with _timed(self.seconds, "environment"):
@@ -190,7 +193,8 @@ class _Rollout:
         # Environments that take time may keep all rows busy.
         if not waiting:
             return []
-        actions = session.act([Request(row=index, observation=rows[index].observation) for index in waiting])
+        requests = [Request(row=index, observation=rows[index].observation) for index in waiting]
+        actions = session.act(requests)
         if len(actions) != len(waiting):
             raise EnvironmentFault(
                 f"policy {self.policy.name!r} answered {len(actions)} of {len(waiting)} requests; "
@@ -202,7 +206,7 @@ class _Rollout:
 def _check_equal_starts(members: Sequence[UnderWay]) -> None:
     """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
     # An agent of somebody else begins when it is called, so its first observation says nothing.
-    alive = [row for row in members if row.stop is None and not row.foreign]
+    alive = [row for row in members if row.stop is None and not row.spec.foreign]
     for row in alive[1:]:
         difference = unequal_starts(alive[0].shown(), row.shown())
         if difference is not None:

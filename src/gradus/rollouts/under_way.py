@@ -32,27 +32,30 @@ from gradus.core import (
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import FAULTS, LARGEST_REWARD
-from gradus.core.values import Json, JsonDict, check_unicode, number_of, plain
+from gradus.core.values import Json, JsonDict, check_unicode, plain
 from gradus.core.waiting import blocking, settled
+from gradus.rollouts.grading import python_number
 from gradus.rollouts.stepping import Call
 
 Start = Json
 """What a policy can know before it answers, by name."""
 
 
+_NOTHING = Observation(
+    text="", action_valid=False
+)  # what an environment shows before a reset, or of a step that failed
+
+
 @dataclass
 class UnderWay:
-    """One episode under way. ``foreign``, ``missing``, ``by_content``: see :class:`EnvironmentSpec`."""
+    """One episode under way. ``observation``: the newest."""
 
+    spec: EnvironmentSpec
     task: Task
     group: int
     member: int
     environment: Environment
-    observation: Observation
-    foreign: bool = False
-    by_content: bool = False
-    missing: tuple[type[BaseException], ...] = ()
-    outcome_seconds: float = STEP_SECONDS
+    observation: Observation = _NOTHING
     system_prompt: str = ""
     tools: tuple[Json, ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -62,14 +65,15 @@ class UnderWay:
     def reset_call(self) -> Call:
         """Return the reset, to be called where the environment is stepped."""
         task, name = self.task, f"{self.task.condition}-{self.task.seed}-{self.member}"
-        return Call(
-            self._named("reset"), lambda: self.environment.reset(seed=task.seed, episode_id=name, **task.options)
-        )
+        reset = partial(self.environment.reset, seed=task.seed, episode_id=name, **task.options)
+        return Call(self._named("reset"), reset)
 
     def step_call(self, action: Action) -> Call:
         """Return the step that an answer makes."""
-        answer = action.text if action.message is None else action.message
-        return Call(self._named("step"), partial(self.environment.step, action if self.foreign else answer))
+        answer: Any = action.text if action.message is None else action.message
+        if self.spec.foreign:  # an agent of somebody else is given tokens and usage too
+            answer = action
+        return Call(self._named("step"), partial(self.environment.step, answer))
 
     def _named(self, method: str) -> str:
         turn = f", turn {len(self.turns) + 1}" if method == "step" else ""
@@ -101,7 +105,7 @@ class UnderWay:
             member=self.member,
             environment=self.environment,
             tools=self.tools,
-            by_content=self.by_content,
+            by_content=self.spec.stepping.by_content,
         )
 
     def acts(self, action: Action) -> bool:
@@ -113,13 +117,13 @@ class UnderWay:
                 self._fail("act", error)
             return self.stop is None
         self.failure = action.failure
+        # A prompt that no longer fits ends an episode as a cut answer does; without a turn there is no episode.
         overlong = action.failure.type == "ContextLengthError" and self.turns
         self.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
         return False
 
     def take(self, action: Action, after: Any, error: Exception | None, limit: int) -> None:
         """Write down the turn that an answer made, and whether the episode goes on."""
-        before = self.observation
         if error is None:
             try:
                 after = received(after, "step", plain_data=getattr(self.environment, "plain_data", False))
@@ -128,10 +132,10 @@ class UnderWay:
             except Exception as refused:  # the environment's data, not the model's answer
                 error = EnvironmentFault(str(refused))
         if error is not None:
-            self.turns.append(self._turn(before, action, None))
+            self.turns.append(self._turn(action, _NOTHING))
             self._fail("step", error)
             return
-        self.turns.append(self._turn(before, action, after))
+        self.turns.append(self._turn(action, after))
         self.observation = after
         cut = action.stop is StopReason.TOKEN_LIMIT
         if after.terminated:
@@ -146,14 +150,15 @@ class UnderWay:
         outcome: JsonDict = {}
         if self.stop not in FAULTS:
             try:
-                answer = within(
-                    self.outcome_seconds, self._named("outcome"), lambda: settled(self.environment.outcome())
-                )
+                seconds = self.spec.stepping.outcome_seconds
+                answer = within(seconds, self._named("outcome"), lambda: settled(self.environment.outcome()))
                 outcome = plain(dict(answer or {}))
             except (Exception, SystemExit) as error:
                 self._fail("outcome", error)
         assert self.stop is not None
-        episode = Episode(
+        # Read again: an outcome that fails has made a failure of the episode.
+        finished = self.stop not in FAULTS
+        return Episode(
             task=self.task,
             policy=policy,
             turns=tuple(self.turns),
@@ -164,9 +169,8 @@ class UnderWay:
             member=self.member,
             outcome=outcome,
             failure=self.failure,
+            final=self.observation if finished else None,
         )
-        finished = self.stop not in FAULTS
-        return replace(episode, final=self.observation) if finished else episode
 
     def end(self) -> None:
         """Close its environment. An error then is told and loses no episode."""
@@ -175,23 +179,24 @@ class UnderWay:
         except (Exception, SystemExit) as error:
             warnings.warn(f"an environment could not be closed: {type(error).__name__}: {error}", stacklevel=2)
 
-    def _turn(self, before: Observation, action: Action, after: Observation | None) -> Turn:
+    def _turn(self, action: Action, after: Observation) -> Turn:
+        before = self.observation
         return Turn(
             index=len(self.turns),
             observation=before.text,
             action=action.text,
             data=before.data,
-            env_reward=after.reward if after else None,
-            valid=after.action_valid if after else False,
-            error=after.action_error if after else None,
-            spans=after.action_spans if after else (),
-            action_data=after.action_data if after else {},
+            env_reward=after.reward,
+            valid=after.action_valid,
+            error=after.action_error,
+            spans=after.action_spans,
+            action_data=after.action_data,
             restart=before.restart,
             cut=action.stop is StopReason.TOKEN_LIMIT,
             messages=before.messages,
-            calls=after.action_calls if after else (),
+            calls=after.action_calls,
             asked=before.asked,
-            undelivered=after.undelivered if after else False,
+            undelivered=after.undelivered,
             tokens=action.tokens,
             usage=action.usage,
         )
@@ -202,9 +207,10 @@ class UnderWay:
 
     def _is_models(self, error: BaseException) -> bool:
         """Say whether the model's answer made a step fail, and not the world: an environment that breaks its contract, or is out of reach."""
+        # OutOfTime is a fault of the environment's by its class, but what takes long is what the model asked for.
         if isinstance(error, OutOfTime):
             return True
-        return not isinstance(error, (*self.missing, EnvironmentFault))
+        return not isinstance(error, (*self.spec.missing, EnvironmentFault))
 
 
 def received(value: Any, method: str, *, plain_data: bool = False) -> Observation:
@@ -221,9 +227,11 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
         check_text(text, f"the text that {method} gave")
     fields: JsonDict = {"reward": _reward(value.reward, method)}
     for name in ("terminated", "truncated", "restart", "action_valid"):
-        fields[name] = bool(getattr(value, name))  # JSON does not know numpy's truth values
+        # JSON does not know numpy's truth values.
+        fields[name] = bool(getattr(value, name))
     if not plain_data:
         fields |= {"data": plain(value.data), "action_data": plain(value.action_data)}
+    # Most observations are plain already, and are not copied.
     changes = {name: field for name, field in fields.items() if field is not getattr(value, name)}
     return replace(value, **changes) if changes else value
 
@@ -250,7 +258,7 @@ def _reward(value: Any, method: str) -> Any:
     if value is None:
         return None
     try:
-        reward = value if isinstance(value, int | float) else number_of(value)
+        reward = python_number(value)
     except (TypeError, ValueError):
         reward = nan
     if not abs(reward) <= LARGEST_REWARD:
@@ -282,7 +290,7 @@ def stepped_episode(
     taken: Sequence[tuple[str, Observation]],
 ) -> Episode:
     """Return the episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
-    row = UnderWay(task=task, group=0, member=0, environment=environment, observation=first)
+    row = UnderWay(spec=spec, task=task, group=0, member=0, environment=environment)
     row.opened(first, None)
     for answer, after in taken:
         row.take(Action(text=answer), after, None, spec.max_turns)
