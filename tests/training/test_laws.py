@@ -113,16 +113,19 @@ def saves_rounded(real: Call) -> Call:
     return save
 
 
-def stores_before(real: Call) -> Call:
-    """A checkpoint has the moments of an optimizer that took no step."""
+def stores_moments(change: Call) -> Callable[[Call], Call]:
+    """A checkpoint has other moments than the optimizer."""
 
-    def collect(state: Any) -> Call:
-        kept = state.optimizer.state_dict()
-        moments = {number: {**each, "exp_avg": 0 * each["exp_avg"]} for number, each in kept["state"].items()}
-        fake = SimpleNamespace(state_dict=lambda: {**kept, "state": moments})
-        return real(SimpleNamespace(model=state.model, optimizer=fake))
+    def fault(real: Call) -> Call:
+        def collect(state: Any) -> Call:
+            kept = state.optimizer.state_dict()
+            moments = {number: {**each, "exp_avg": change(each["exp_avg"])} for number, each in kept["state"].items()}
+            fake = SimpleNamespace(state_dict=lambda: {**kept, "state": moments})
+            return real(SimpleNamespace(model=state.model, optimizer=fake))
 
-    return collect
+        return collect
+
+    return fault
 
 
 def forgets_the_step(real: Call, *args: Any, key: Any, **options: Any) -> Any:
@@ -265,7 +268,8 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("draws", grpo, "roll_out", lambda real: partial(forgets_the_step, real), {}),
     ("draws", UnderWay, "closed", then(lambda episode: replace(episode, group=0)), {}),
     ("sampler", sampling, "_scaled", lambda real: lambda logits, temperature: logits * 1.1, {}),
-    ("checkpoint", checkpoints.LocalState, "collect", stores_before, {}),
+    ("checkpoint", checkpoints.LocalState, "collect", stores_moments(torch.zeros_like), {}),
+    ("checkpoint", checkpoints.LocalState, "collect", stores_moments(torch.flatten), {}),
     (
         "checkpoint",
         grpo,
@@ -459,7 +463,7 @@ LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
         lambda real: lambda loaded, optimizer, config, lr: real(loaded, optimizer, config, 2 * lr),
     ),
     ("optimizer", lessons, "lr_at", then(lambda lr: 0.9 * lr)),
-    ("checkpoint", checkpoints.LocalState, "collect", stores_before),
+    ("checkpoint", checkpoints.LocalState, "collect", stores_moments(torch.zeros_like)),
     ("records", lessons.RunFolder, "append", lambda real: lambda self, record: real(self, {**record, "step": 7})),
     ("saved", lesson_model, "save_model", saves_rounded),
 ]

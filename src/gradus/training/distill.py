@@ -22,7 +22,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.data.sequences import TrainingSample, episode_samples
+from gradus.training.data.sequences import Samples, TrainingSample, episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import distillation_tasks
 from gradus.training.distributed.processes import world
@@ -86,7 +86,7 @@ class _DistillLessons:
     Every step has tasks of its own, so a resumed run meets those of an unbroken one.
     """
 
-    held_out: Sequence[TrainingSample] = ()
+    held_out: Samples = ()
     validation_every = 0
     patience: int | None = None
 
@@ -98,7 +98,8 @@ class _DistillLessons:
         config: DistillConfig,
         tasks: Sequence[Task],
     ) -> None:
-        self._student, self._teacher, self._spec, self._config, self._tasks = student, teacher, spec, config, tasks
+        self._student, self._teacher = student, teacher
+        self._spec, self._config, self._tasks = spec, config, tasks
         self.steps = config.max_steps
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
@@ -129,10 +130,11 @@ class _DistillLessons:
             raise TrainingError(
                 f"in step {step} nothing was said that the teacher has a distribution of: its answers begin otherwise than the student's"
             )
+        # Both rollouts number their episodes from 0.
         samples = [replace(sample, episode=number) for number, sample in enumerate(samples)]
         return Augmented(self._config, samples).batch(samples, step)
 
-    def check(self, laws: LawRunner, step: int, samples: Sequence[TrainingSample]) -> None:
+    def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
         limit, student = self._spec.max_turns, self._student.name
         laws.check("tasks", rolled_again, self._tasks, self._episodes, self._config, step, student, limit)
@@ -191,6 +193,7 @@ class _DistillLessons:
 
         teacher = self._teacher.model
         model = None if teacher is None else teacher.model
+        # The student's own attention by tree is on during the whole update.
         with nullcontext() if model is None else tree_attention(model):
             compared, shown = compare_tokens(
                 self._student.loaded.model,

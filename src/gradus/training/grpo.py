@@ -15,10 +15,10 @@ from gradus.core.values import Json, JsonDict
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.tinker.service import ServerLost
 from gradus.rewards import reweigh, tell_steps_taken
-from gradus.rollouts import MAX_CONCURRENT, lowest_reward, roll_out, write_episodes
+from gradus.rollouts import MAX_CONCURRENT, episodes_of, lowest_reward, roll_out, write_episodes
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Groups, Samples
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
 from gradus.training.engine.loss_step import TrainingError
@@ -92,8 +92,8 @@ class StepRollout:
     ``dropped``: groups that dynamic sampling replaced. They are not trained on, but count in what the step's metrics say of the policy.
     """
 
-    groups: Sequence[Group]
-    dropped: Sequence[Group]
+    groups: Groups
+    dropped: Groups
     next_task: int
     seconds: Mapping[str, float]
 
@@ -119,13 +119,7 @@ def train_grpo(
     """
     options = options or GrpoOptions()
     grader = options.grader if isinstance(options.grader, Grader) else spec.grader(options.grader)
-    learner = Learner(
-        model,
-        spec,
-        config,
-        grader=grader,
-        options=options,
-    )
+    learner = Learner(model, spec, config, grader=grader, options=options)
     return train_learner(learner, spec, folder, resume=resume, options=options)
 
 
@@ -166,7 +160,7 @@ class GrpoLoop:
         options: GrpoOptions | None = None,
     ) -> None:
         self.learner, self.spec, self.folder = learner, spec, folder
-        self.config = learner.config
+        self.config, self.laws = learner.config, learner.laws
         self.options = options or GrpoOptions()
         self.schedule = self.options.schedule
         self.grader = learner.grader  # as it is weighed without a schedule; validation keeps it, so that steps compare
@@ -217,12 +211,12 @@ class GrpoLoop:
         if state.step == 0:
             self.validate(screen)
         while state.step < self.last_step and state.stopped is None:
+            # Processes may differ in the last bits of a figure; what is decided by one must not differ.
             record = from_main(self.step(screen))
             state.step += 1
             self.write(record)
-            laws = self.learner.laws
-            if laws.due and self.folder.writing:
-                laws.check("records", line_again, self.folder.metrics, record)
+            if self.laws.due and self.folder.writing:
+                self.laws.check("records", line_again, self.folder.metrics, record)
             self.handle_alerts(screen)
             self.end_if_silent(screen)
             self.keep_to_time(screen)
@@ -240,18 +234,18 @@ class GrpoLoop:
     def step(self, screen: Screen) -> StepRecord:
         """Rolls out, credits and updates once; returns the step's record."""
         started = time.perf_counter()
-        step = self.state.step + 1
+        state, laws = self.state, self.laws
+        step = state.step + 1
         # What a checkpoint measured is left out: a run that went on from it has the same metrics as one that did not.
-        self.learner.laws.worst.clear()
-        self.learner.laws.new = False
+        laws.worst.clear()
+        laws.new = False
         lr = self.begin(step)
         rollout = self.roll_out(step, screen)
-        self.state.next_task = rollout.next_task
-        for group in rollout.groups:
-            self.state.lowest_reward = lowest_reward(group.episodes, self.state.lowest_reward)
-        kinds = {*self.state.kinds, *kinds_of(rollout.groups, rollout.dropped)}
-        self.learner.laws.new = len(kinds) > len(self.state.kinds)
-        self.state.kinds = sorted(kinds)
+        state.next_task = rollout.next_task
+        state.lowest_reward = lowest_reward(episodes_of(rollout.groups), state.lowest_reward)
+        kinds = {*state.kinds, *kinds_of(rollout.groups, rollout.dropped)}
+        laws.new = len(kinds) > len(state.kinds)
+        state.kinds = sorted(kinds)
         screen.phase("training")
         credit_started = time.perf_counter()
         samples = self.learner.credit(rollout.groups)
@@ -261,27 +255,19 @@ class GrpoLoop:
         self.learner.sync_weights()
         if self.config.store_every and step % self.config.store_every == 0:
             self.store_episodes(step, rollout.groups[:STORED_GROUPS])
-        seconds = {**rollout.seconds, **update.seconds}
-        laws = self.learner.laws
-        seconds |= {"train": seconds["train"] + credit_seconds, "laws": laws.seconds}
+        seconds = {**rollout.seconds, **update.seconds, "laws": laws.seconds}
+        seconds["train"] += credit_seconds
         laws.seconds = 0.0
         seconds["total"] = time.perf_counter() - started
         groups = [*rollout.groups, *rollout.dropped]
-        record = step_record(
-            step,
-            groups,
-            update,
-            seconds,
-            lr=lr,
-            dropped=len(rollout.dropped),
-        )
+        record = step_record(step, groups, update, seconds, lr=lr, dropped=len(rollout.dropped))
         if laws.due:
             laws.check("records", figures_again, record, groups, lr)
         return self.observe(step, record)
 
-    def check_laws(self, rollout: StepRollout, samples: Sequence[TrainingSample], lr: float) -> None:
+    def check_laws(self, rollout: StepRollout, samples: Samples, lr: float) -> None:
         """Looks at the tasks, groups and samples of a step and at its rate. Raises LawBroken."""
-        laws, spec, config = self.learner.laws, self.spec, self.config
+        laws, spec, config, grader = self.laws, self.spec, self.config, self.learner.grader
         groups = [*rollout.groups, *rollout.dropped]
         add_pairs(self.state.pairs, groups)
         if not laws.due:
@@ -292,16 +278,15 @@ class GrpoLoop:
         if world().size > 1:
             return
         before = sum(record["groups"] for record in self.records if record["kind"] == "step")
-        splits = self.splits
-        trained = len(rollout.groups)
+        splits, trained = self.splits, len(rollout.groups)
         laws.check("tasks", tasks_again, spec, config, splits.validation, splits.reserved, before, groups, trained)
         if laws.step == 1:
             laws.check("tasks", order_again, spec, config)
         laws.check("replay", ends_again, spec, config, groups)
         laws.check("replay", played_again, spec, rollout.groups)
-        laws.check("grading", weighed_again, groups, self.learner.grader)
-        laws.check("grading", asked_again, spec, rollout.groups, self.learner.grader)
-        laws.check("grading", graded_again, rollout.groups, self.learner.grader)
+        laws.check("grading", weighed_again, groups, grader)
+        laws.check("grading", asked_again, spec, rollout.groups, grader)
+        laws.check("grading", graded_again, rollout.groups, grader)
         model = self.learner.local_model
         if model is not None:
             check_draws(laws, model, config, spec, rollout.groups, samples)
@@ -339,20 +324,21 @@ class GrpoLoop:
                 seconds[name] += result.seconds[name]
             last = attempt == config.dynamic_sampling
             rolled_out = gather(result.groups)
-            trained = self.trained_groups(rolled_out) if config.dynamic_sampling else set[int]()
+            if last:
+                groups += rolled_out
+                break
+            trained = self.trained_groups(rolled_out)
             for number, group in enumerate(rolled_out):
-                (groups if last or number in trained else dropped).append(group)
+                if number in trained:
+                    groups.append(group)
+                else:
+                    dropped.append(group)
             if len(groups) == config.groups:
                 break
         _check_graded(groups)
-        return StepRollout(
-            groups=groups,
-            dropped=dropped,
-            next_task=next_task,
-            seconds=seconds,
-        )
+        return StepRollout(groups=groups, dropped=dropped, next_task=next_task, seconds=seconds)
 
-    def trained_groups(self, groups: Sequence[Group]) -> set[int]:
+    def trained_groups(self, groups: Groups) -> set[int]:
         """Returns the numbers of the groups whose tokens have an advantage: equal totals may hide turns that differ."""
         return {sample.key[0] for sample in self.learner.credit(groups) if sample.live}
 
@@ -387,16 +373,7 @@ class GrpoLoop:
         if self.schedule is not None:
             tell_steps_taken(self.grader, state.step)
         policies = self.learner.validation_policies()
-        records = from_main(
-            validate(
-                self.spec,
-                tasks,
-                self.config,
-                self.grader,
-                policies,
-                step=state.step,
-            )
-        )
+        records = from_main(validate(self.spec, tasks, self.config, self.grader, policies, step=state.step))
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, state.step
@@ -443,11 +420,8 @@ class GrpoLoop:
         if all(record["zero_variance_groups"] == 1.0 for record in steps):
             self.state.stopped = "no variance"
             evidence, remedy = _silence(steps)
-            self.alert(
-                screen,
-                {"rule": self.state.stopped, "severity": "stop", "evidence": evidence, "remedy": remedy},
-                "stopped",
-            )
+            alert = {"rule": self.state.stopped, "severity": "stop", "evidence": evidence, "remedy": remedy}
+            self.alert(screen, alert, "stopped")
 
     def keep_to_time(self, screen: Screen) -> None:
         """Chooses the last step that fits the time, after steps 2 and 5 and when the time is nearly up."""
@@ -456,9 +430,13 @@ class GrpoLoop:
         if limit is None or len(steps) < _PLANNED_AGAIN[0]:
             return
         remaining = limit - (time.perf_counter() - self.began)
-        step = sum(steps[1:]) / len(steps[1:])  # the first one also allocates the optimizer's state
+        # The first step is left out: it also allocates the optimizer's state.
+        step = sum(steps[1:]) / len(steps[1:])
         every = self.config.validation_every
-        with_validation = step + (self.validation_seconds / every if every else 0.0)
+        with_validation = step
+        if every:
+            with_validation += self.validation_seconds / every
+        # The last step is followed by a validation of its own.
         fitting = state.step + max(0, int((remaining - self.validation_seconds) / with_validation))
         fitting = min(fitting, self.config.max_steps)
         is_up = fitting == state.step < self.last_step
@@ -474,7 +452,7 @@ class GrpoLoop:
 
     def write_laws(self) -> None:
         """Adds to the metrics what was measured of the laws since the last time."""
-        record = self.learner.laws.record()
+        record = self.laws.record()
         if record is not None:
             self.write(record)
 
@@ -486,7 +464,7 @@ class GrpoLoop:
         self.splits.store(self.folder, self.state.next_task)
         if self.folder.writing:
             start, every = Path(self.learner.name), self.config.store_every
-            self.learner.laws.check("records", splits_again, self.folder.path, start, every, self.state.step)
+            self.laws.check("records", splits_again, self.folder.path, start, every, self.state.step)
         self.check_checkpoint(self.config.checkpoint_every)
 
     def check_checkpoint(self, every: int = 0) -> None:
@@ -494,7 +472,7 @@ class GrpoLoop:
         training = self.learner.state
         if isinstance(training, LocalState) and world().size == 1:
             state = {name: value for name, value in vars(self.state).items() if name not in ("step", "schedule")}
-            check_checkpoint(self.learner.laws, self.folder.path, training, self.learner.steps, state, every)
+            check_checkpoint(self.laws, self.folder.path, training, self.learner.steps, state, every)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""
@@ -517,7 +495,7 @@ class GrpoLoop:
         if self.folder.writing:
             state = self.state
             args = (self.folder.metrics, self.config.best_by, state.best_step, state.best_reward)
-            self.learner.laws.check("records", best_again, *args)
+            self.laws.check("records", best_again, *args)
         self.write_laws()
         barrier()
 
@@ -525,18 +503,17 @@ class GrpoLoop:
         """Writes the weights as they are to a model folder of the run."""
         self.learner.save(self.folder.path / name)
 
-    def store_episodes(self, step: int, groups: Sequence[Group]) -> None:
+    def store_episodes(self, step: int, groups: Groups) -> None:
         """Keeps a sample of what was sampled, tokens and log-probs included."""
         if self.folder.writing:
             path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
-            episodes = [episode for group in groups for episode in group.episodes]
-            write_episodes(path, episodes, environment=self.spec.name)
-            self.learner.laws.check("records", episodes_again, self.folder.path, step, groups)
+            write_episodes(path, episodes_of(groups), environment=self.spec.name)
+            self.laws.check("records", episodes_again, self.folder.path, step, groups)
 
 
-def _check_graded(groups: Sequence[Group]) -> None:
+def _check_graded(groups: Groups) -> None:
     """Raises TrainingError, with the first reason, if nothing of a step could be graded."""
-    episodes = [episode for group in groups for episode in group.episodes]
+    episodes = episodes_of(groups)
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     if any(reward.value is not None for reward in rewards):
         return

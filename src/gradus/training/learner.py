@@ -11,7 +11,7 @@ from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
 from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, graded_episodes
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Samples, TrainingSample
 from gradus.training.distributed.processes import world
 from gradus.training.engine.fsdp import is_sharded, shard, sync_inference_model
 from gradus.training.engine.loss_step import PassBudget
@@ -85,9 +85,10 @@ class StepLearner(ABC):
             return samples
         heard = HeardTeacher(self._teacher)
         taught = with_teacher(samples, graded_episodes(groups), heard, self.config.distill_coef)
-        if self.laws.due:
-            self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, heard.answers)
-        if self.laws.due and samples and isinstance(self._teacher, ScriptedTeacher):
+        if not self.laws.due:
+            return taught
+        self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, heard.answers)
+        if samples and isinstance(self._teacher, ScriptedTeacher):
             place = (self.steps * STRIDE) % len(samples)
             stated = self._teacher.stated[samples[place].episode]
             self.laws.check("credit", stated_again, renderer, samples[place], stated, heard.answers[place])
@@ -124,7 +125,7 @@ class StepLearner(ABC):
         return None
 
     @abstractmethod
-    def _update(self, samples: Sequence[TrainingSample], config: GrpoConfig, lr: float) -> UpdateResult:
+    def _update(self, samples: Samples, config: GrpoConfig, lr: float) -> UpdateResult:
         """Takes the updates of a step with its settings."""
 
 
@@ -157,6 +158,7 @@ class Learner(StepLearner):
         self.words = self.model = loaded.with_settings(sampling=config.sampling, environment=environment)
         self._spec = spec
         self._reference = load_reference(self.model, config)
+        # Laws compare what one process has; of several each has a part.
         alone = world().size == 1 and not is_sharded(self.model.model)
         self._still = StillModels(self.model, config, self._reference) if alone else None
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
@@ -191,15 +193,15 @@ class Learner(StepLearner):
     def _stop_ids(self) -> frozenset[int] | None:
         return frozenset(self.words.renderer.stop_ids) if self.config.sampler == "local" else None
 
-    def _update(self, samples: Sequence[TrainingSample], config: GrpoConfig, lr: float) -> UpdateResult:
-        still = self._still if self.laws.due else None
-        watch = None
+    def _update(self, samples: Samples, config: GrpoConfig, lr: float) -> UpdateResult:
+        still, watch = self._still, None
         if still is not None:
-            fresh = self.local_model is not None
-            watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference, fresh)
+            still.between.begins(self.laws, self.optimizer)
+            if self.laws.due:
+                fresh = self.local_model is not None
+                # The run's settings, not the step's: the law reckons the step's entropy bonus itself.
+                watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference, fresh)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
-        if self._still is not None:
-            self._still.begins(self.laws, self.optimizer)
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         if watch is not None and still is not None:
             self.laws.check("records", watch.finished, result.figures)
@@ -210,7 +212,7 @@ class Learner(StepLearner):
         """Forgets the optimizer's moments."""
         self.optimizer = make_optimizer(self.model.model, self.config)
         if self._still is not None:
-            self._still.forget()
+            self._still.between.forget()
 
     def sync_weights(self) -> None:
         """Gives the sampler the weights as they are: copies them where the model is sharded, pushes them to a server."""
@@ -220,10 +222,11 @@ class Learner(StepLearner):
 
     def save(self, folder: str | Path) -> Path:
         """Writes the model as it is, which every command takes; returns the folder."""
-        save_model(Path(folder), self._inference_model)
+        folder = Path(folder)
+        save_model(folder, self._inference_model)
         if self._still is not None:
-            self.laws.check("saved", folder_again, Path(folder), self.model, self.config.sampling)
+            self.laws.check("saved", folder_again, folder, self.model, self.config.sampling)
             if not self._loaded_again:
-                self.laws.check("saved", loaded_again, Path(folder), self.model, bool(self.config.quantize))
+                self.laws.check("saved", loaded_again, folder, self.model, bool(self.config.quantize))
                 self._loaded_again = True
-        return Path(folder)
+        return folder

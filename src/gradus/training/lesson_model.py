@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Samples, TrainingSample
 from gradus.training.distributed.processes import share, total, world
 from gradus.training.engine.fsdp import is_sharded, shard
 from gradus.training.engine.loss_step import PassBudget, apply_gradients, backward_passes
@@ -20,11 +20,11 @@ from gradus.training.engine.prepare import precision
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.laws.draws import beginning
 from gradus.training.laws.lessons import LessonLaws, held_out_again
-from gradus.training.laws.movement import fingerprint, unmoved
+from gradus.training.laws.movement import BetweenUpdates
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.lessons import HeldOutFigures, LessonLoss, Samples, StepSums
+from gradus.training.lessons import HeldOutFigures, LessonLoss, StepSums
 from gradus.training.run.checkpoints import LocalState, save_model
 
 _MEASURED = 3  # held-out samples whose loss is computed again
@@ -51,8 +51,9 @@ class LocalLessonModel:
         learn: Learn,
         plain: Callable[[TrainingSample], Tensor] | None = None,
     ) -> None:
-        self.loaded, self.config, self._learn, self._plain = loaded, config, learn, plain
-        self._left: dict[str, float] = {}  # by the last update, if it was watched
+        self.loaded, self.config = loaded, config
+        self._learn, self._plain = learn, plain
+        self._between = BetweenUpdates(loaded)
         shard(loaded, samples=False)
         self.optimizer = make_optimizer(loaded.model, config)
         self.budget = PassBudget(config)
@@ -72,18 +73,11 @@ class LocalLessonModel:
         """Takes the update of a step; this process computes its share of the samples."""
         n_tokens = sum(sample.actions for sample in samples)
         local = [samples[index] for index in share(len(samples))]
-        if laws is not None and self._left:
-            laws.check("optimizer", unmoved, self._left, fingerprint(self.loaded, self.optimizer))
-        self._left = {}
-        watch = None
-        if laws is not None and laws.due and self.local_model is not None and self._plain is not None:
-
-            def part(some: Samples) -> Tensor:
-                batches = self._cut(some, self.budget.tokens)
-                losses = [self._loss(batch.to(self.loaded.device), n_tokens)[0] for batch in batches]
-                return torch.stack(losses).sum()
-
-            watch = LessonLaws(laws, self.loaded, self.config, self._plain, part)
+        if laws is None:
+            self._between.forget()
+        else:
+            self._between.begins(laws, self.optimizer)
+        watch = self._watch(laws, n_tokens)
 
         def update(tokens: int) -> tuple[float, list[float]]:
             batches = self._cut(local, tokens)
@@ -101,7 +95,8 @@ class LocalLessonModel:
             with precision(self.loaded, self.config):
                 backward_passes(self.loaded, self.optimizer, batches, loss)
             if watch is not None:
-                watch.passed(samples, self.optimizer, lr, sum(len(batch.labels.target) for batch in batches))
+                learned_tokens = sum(len(batch.labels.target) for batch in batches)
+                watch.passed(samples, self.optimizer, lr, learned_tokens)
             with precision(self.loaded, self.config):
                 step = apply_gradients(self.loaded, self.optimizer, self.config, lr)
             if watch is not None:
@@ -110,18 +105,29 @@ class LocalLessonModel:
 
         norm, sums = self.budget.spend(update, max((sample.reach for sample in local), default=0))
         if watch is not None:
-            self._left = fingerprint(self.loaded, self.optimizer)
+            self._between.ends(self.optimizer)
         loss, right, tokens = total(sums)
         return StepSums(loss=loss, right=right, computed=int(tokens), norm=norm)
+
+    def _watch(self, laws: LawRunner | None, n_tokens: int) -> LessonLaws | None:
+        """Returns what watches an update that learns so many tokens; None if nothing does."""
+        if laws is None or not laws.due or self.local_model is None or self._plain is None:
+            return None
+
+        def part(some: Samples) -> Tensor:
+            batches = self._cut(some, self.budget.tokens)
+            losses = [self._loss(batch.to(self.loaded.device), n_tokens)[0] for batch in batches]
+            return torch.stack(losses).sum()
+
+        return LessonLaws(laws, self.loaded, self.config, self._plain, part)
 
     def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
         """Loss and accuracy on what is held out; ``laws`` look at some samples."""
         if laws is not None and self.local_model is not None and self._plain is not None:
             some = [beginning(self.loaded, sample) for sample in samples[:_MEASURED]]
             loss = self._measure(self._cut(some, self.budget.tokens)).loss
-            laws.check(
-                "loss", held_out_again, loss, self._plain, some, 1e-4 if is_exact(self.loaded, self.config) else 0.1
-            )
+            rounding = 1e-4 if is_exact(self.loaded, self.config) else 0.1
+            laws.check("loss", held_out_again, loss, self._plain, some, rounding)
         return self._measure(self._held_out)
 
     @torch.no_grad()
@@ -147,8 +153,10 @@ class LocalLessonModel:
         """What a microbatch adds to the loss of a step that learns so many tokens, and its sums."""
         weight = self.config.observations
         learned = self._learn(batch, read=weight > 0)
-        part = learned.loss / n_tokens
-        return part if learned.read is None else part - weight * learned.read / n_tokens, learned
+        loss = learned.loss / n_tokens
+        if learned.read is not None:
+            loss = loss - weight * learned.read / n_tokens
+        return loss, learned
 
     def _cut(self, samples: Samples, tokens: int) -> list[MicroBatch]:
         return microbatches(samples, budget=tokens, share=supports_tree(self.loaded.model))

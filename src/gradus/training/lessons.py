@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
@@ -16,7 +16,7 @@ from gradus.core import child_rng, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.core.metrics import SftRecord
 from gradus.policies.local.loading import LoadedModel
-from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sequences import Samples, TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.laws.lessons import lowest_again
@@ -30,7 +30,6 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
 
-Samples = Sequence[TrainingSample]
 AnswerPools = Mapping[int, Tensor]
 _LEAST_FALL = 0.01  # nats a token: about one sampled token in a hundred
 FIGURES = {
@@ -287,6 +286,7 @@ class LessonTrainer:
             if self.laws.due and self.folder.writing:
                 self.laws.check("records", line_again, self.folder.metrics, record)
             last = state.step == self.lessons.steps or self.has_stalled
+            # One process's Ctrl-C ends all of them, behind the same checkpoint.
             due = state.step % self.config.checkpoint_every == 0 or last
             interrupted = any_of(interrupt.requested)
             if due or interrupted:
@@ -328,7 +328,9 @@ class LessonTrainer:
     def _validate(self) -> tuple[float, float | None]:
         """Loss and accuracy on what is held out; keeps the weights if they are the best so far."""
         state = self.state
+        # The law looks at the first validation alone: later ones are computed in the same way.
         figures = self.model.measure(self.lessons.held_out, self.laws if state.best is None else None)
+        # Patience asks for a fall that matters; the best weights are those of the lowest loss, by however little.
         falls = state.best is None or figures.loss <= state.best - _LEAST_FALL
         state.stalled = 0 if falls else state.stalled + 1
         if state.best is None or figures.loss < state.best:

@@ -15,13 +15,12 @@ from gradus.core.records import FAULTS
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Episodes, Samples, TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.laws.lessons import (
-    few_enough,
     lesson_text,
     noise_again,
     order_of_lessons,
@@ -68,7 +67,8 @@ def train_sft(
     held_out = text_sequences(words, validation) if validation else []
     run_folder.open(config, resume=resume)
     try:
-        store_splits(run_folder, {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))})
+        splits = {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))}
+        store_splits(run_folder, splits)
         lessons = _SftLessons(config, samples, held_out, words.renderer, training)
         trainer = LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons)
         return trainer.run(options, resume=resume)
@@ -84,7 +84,7 @@ def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig, lesso
     return LocalLessonModel(source, config, lessons.held_out, learn, plain)
 
 
-def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Episode], list[Episode]]:
+def _hold_out(episodes: Episodes, config: SftConfig) -> tuple[list[Episode], list[Episode]]:
     """Splits off the episodes of some tasks by a shuffle that depends on the seed alone."""
     usable = [episode for episode in episodes if episode.stop not in FAULTS]
     tasks = list(dict.fromkeys(task_id(episode) for episode in usable))
@@ -93,6 +93,7 @@ def _hold_out(episodes: Sequence[Episode], config: SftConfig) -> tuple[list[Epis
         raise ConfigError(f"nothing is left to train on: {len(tasks)} tasks with usable episodes, {count} held out")
     rng = np.random.default_rng(child_seed(config.seed, "sft", "validation"))
     order: list[int] = rng.permutation(len(tasks)).tolist()
+    # By task, not by episode: several episodes may be of one task, and one that was learned would judge itself.
     held_out = {tasks[place] for place in order[:count]}
     training = [episode for episode in usable if task_id(episode) not in held_out]
     return training, [episode for episode in usable if task_id(episode) in held_out]
@@ -104,18 +105,20 @@ class _SftLessons:
     def __init__(
         self,
         config: SftConfig,
-        samples: Sequence[TrainingSample],
-        held_out: Sequence[TrainingSample],
+        samples: Samples,
+        held_out: Samples,
         renderer: Renderer,
-        training: Sequence[Episode],
+        training: Episodes,
     ) -> None:
-        self._config, self._samples, self._renderer, self._training = config, samples, renderer, training
+        self._config, self._samples = config, samples
+        self._renderer, self._training = renderer, training
         by_episode: dict[int, list[TrainingSample]] = {}
         for sample in samples:
             by_episode.setdefault(sample.episode, []).append(sample)
         self._episodes = [by_episode[number] for number in sorted(by_episode)]
         self._augmented = Augmented(config, samples)
-        self.held_out: Sequence[TrainingSample] = [
+        # Read with noise too, so that the loss is of what is trained.
+        self.held_out: Samples = [
             self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)
         ]
         self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
@@ -143,12 +146,10 @@ class _SftLessons:
         samples = [sample for place in places for sample in self._episodes[place]]
         return self._augmented.batch(samples, epoch, batch)
 
-    def check(self, laws: LawRunner, step: int, samples: Sequence[TrainingSample]) -> None:
+    def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the text of a step to the episodes, and, at the first, the order of two epochs. Raises LawBroken."""
-        if step == 1 and few_enough(self._samples):
-            size = self.validation_every
-            epochs = [[self.batch(number) for number in range(first, first + size)] for first in (1, 1 + size)]
-            laws.check("tasks", order_of_lessons, epochs, self._samples, self._training)
+        if step == 1:
+            laws.check("tasks", order_of_lessons, self.batch, self.validation_every, self._samples, self._training)
         place = divmod(step - 1, self.validation_every)
         turns = turns_again(self._config, *place)
         laws.check("text", lesson_text, self._renderer, self._training, samples, self._config, turns)

@@ -17,7 +17,6 @@ from gradus.core import (
     AnswerDistribution,
     ConfigError,
     EnvironmentSpec,
-    Episode,
     EpisodeStart,
     Policy,
     PolicyError,
@@ -34,12 +33,9 @@ from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import replay
 from gradus.training.data.answer_targets import AnswerTargets, padded
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSample, ints, split
+from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints, split
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.tree_support import supports_tree, tree_attention
-
-Samples = Sequence[TrainingSample]
-Episodes = Sequence[Episode]
 
 _FAR = 10.0  # nats between teacher and student that count
 _TOKENS = 16384  # of a pass that only scores

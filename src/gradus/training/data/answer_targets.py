@@ -52,7 +52,9 @@ class AnswerTargets:
         self._renderer = renderer
         encode = partial(renderer.tokenizer.encode, add_special_tokens=False)
         self._spell: Callable[[str, int], Ids] = partial(spell, encode=encode, stop_ids=renderer.stop_ids)
+        # The stop token is a last span, which has one answer.
         self._end = _SpelledSpan({(): {~renderer.stop_id: (0,)}}, (1.0,))
+        # A teacher states the same answers in many turns.
         self._tree = lru_cache(maxsize=1024)(self._spelled)
         self._check = lru_cache(maxsize=1024)(self._check_spans)
 
@@ -61,9 +63,8 @@ class AnswerTargets:
         if not stated:
             return [None] * len(tokens)
         self._check(tuple(span.answers[0] for span in stated))
-        spans = [
-            _SpelledSpan(self._tree(span.answers, number), span.probabilities) for number, span in enumerate(stated)
-        ]
+        trees = [self._tree(span.answers, number) for number, span in enumerate(stated)]
+        spans = [_SpelledSpan(tree, span.probabilities) for tree, span in zip(trees, stated, strict=True)]
         spans.append(self._end)
         readings: Readings = {(0, ()): 1.0}
         targets: list[Targets | None] = []
@@ -76,7 +77,8 @@ class AnswerTargets:
         """The sample with ``soft`` targets, without the tokens that have none. ``stated``: the distribution of each turn."""
         targets = [target for _, target in self._targets(sample, stated)]
         mask = torch.tensor([target is not None for target in targets], dtype=torch.bool)
-        return replace(sample.only(mask), soft=padded([target for target in targets if target is not None]))
+        present = [target for target in targets if target is not None]
+        return replace(sample.only(mask), soft=padded(present))
 
     def logprobs(self, sample: TrainingSample, stated: Sequence[AnswerDistribution]) -> Tensor:
         """Log-probs (A,) of the tokens of the answers; NaN without a target, -inf where the teacher never says so."""
@@ -105,7 +107,8 @@ class AnswerTargets:
             if spelled.setdefault(ids, answer) != answer:
                 raise ConfigError(f"the tokenizer writes the answers {answer!r} and {spelled[ids]!r} alike")
             for length, token in enumerate(ids):
-                key = ~token if length == len(ids) - 1 else token
+                ends = length == len(ids) - 1
+                key = ~token if ends else token
                 tree.setdefault(ids[:length], {}).setdefault(key, []).append(number)
         return tree
 
@@ -127,7 +130,7 @@ def _step(spans: Sequence[_SpelledSpan], readings: Readings, token: int) -> tupl
     following: dict[int, float] = {}
     remaining: Readings = {}
     for (number, tokens), mass in readings.items():
-        if number == len(spans):
+        if number == len(spans):  # the answer was complete: no token comes after its stop token
             continue
         branches = spans[number].branches(tokens)
         total = sum(branches.values())

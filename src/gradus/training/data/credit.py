@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from math import fsum, nan
 
@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms import EpisodeRewards, immediate_advantages
-from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
+from gradus.core import ConfigError, Episode, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.core.frozen_record import frozen_record
+from gradus.rollouts import episodes_of
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, episode_samples, ints
-
-Episodes = Sequence[Episode]
+from gradus.training.data.sequences import Episodes, Groups, TrainingSample, episode_samples, ints, sampled_tokens
 
 
 def credit_groups(
-    groups: Sequence[Group],
+    groups: Groups,
     config: GrpoConfig,
     renderer: Renderer,
     *,
@@ -43,6 +42,7 @@ def credit_groups(
     samples: list[TrainingSample] = []
     for number, group in enumerate(groups):
         for episode in filter(_is_graded, group.episodes):
+            # An advantage finds its episode by this index, and a shared prefix its group by the number.
             samples += episode_samples(episode, index=len(episodes), group=number)
             episodes.append(episode)
             names.append(number)
@@ -87,28 +87,15 @@ def _turn_advantages(
     """(N, K, C) by turn and channel."""
     rewards, lengths = channels.rewards(episodes)
     scale, discount = config.scale_of_advantages, config.discount
+    advantage = config.named.turn_advantage
     if channels.immediate:
-        values = immediate_advantages(
-            rewards,
-            lengths,
-            names,
-            scale=scale,
-            discount=discount,
-            informing=config.informing,
-        )
-    else:
-        values = config.named.turn_advantage(
-            rewards,
-            lengths,
-            names,
-            scale=scale,
-            discount=discount,
-        )
+        advantage = partial(immediate_advantages, informing=config.informing)
+    values = advantage(rewards, lengths, names, scale=scale, discount=discount)
     _check_advantages(values, tuple(rewards.shape))
     return values
 
 
-def _check_tasks(groups: Sequence[Group]) -> None:
+def _check_tasks(groups: Groups) -> None:
     """Raises ConfigError if a group has members of several tasks: their rewards cannot be compared."""
     for group in groups:
         tasks = {(episode.task.id, episode.task.seed) for episode in group.episodes}
@@ -116,9 +103,9 @@ def _check_tasks(groups: Sequence[Group]) -> None:
             raise ConfigError(f"a group has episodes of {len(tasks)} tasks; put the episodes of one task into a group")
 
 
-def graded_episodes(groups: Sequence[Group]) -> list[Episode]:
+def graded_episodes(groups: Groups) -> list[Episode]:
     """The episodes that :func:`credit_groups` makes samples of, in the order of their numbers there."""
-    return [episode for group in groups for episode in group.episodes if _is_graded(episode)]
+    return list(filter(_is_graded, episodes_of(groups)))
 
 
 def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
@@ -153,21 +140,19 @@ def _terms(episode: Episode) -> tuple[tuple[RewardTerm, ...], ...]:
 
 def _episode_rewards(episodes: Episodes, names: Tensor, weights: Mapping[str, float]) -> EpisodeRewards:
     weighted = {name: weight for name, weight in weights.items() if weight}
-    values: list[float | None] = []
-    lengths: list[int] = []
-    components: list[list[float]] = []
-    for episode in episodes:
-        reward = _reward(episode)
-        values.append(reward.value)
-        lengths.append(sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens))
-        components.append([_component(reward, name, weight) for name, weight in weighted.items()])
+    rewards = [_reward(episode) for episode in episodes]
+    components = [_components(reward, weighted) for reward in rewards]
     return EpisodeRewards(
-        values=torch.tensor(values, dtype=torch.float64),
+        values=torch.tensor([reward.value for reward in rewards], dtype=torch.float64),
         groups=names,
-        lengths=torch.tensor(lengths),
+        lengths=torch.tensor([sampled_tokens(episode) for episode in episodes]),
         components=torch.tensor(components, dtype=torch.float64),
         weights=torch.tensor(list(weighted.values()), dtype=torch.float64),
     )
+
+
+def _components(reward: Reward, weights: Mapping[str, float]) -> list[float]:
+    return [_component(reward, name, weight) for name, weight in weights.items()]
 
 
 def _component(reward: Reward, name: str, weight: float) -> float:
@@ -221,8 +206,9 @@ class _Channels:
         spans = {span.name for span in turn.spans}
         sums = [0.0] * self.count
         for term in terms:
-            apart = term.immediate if self.immediate else term.span in spans
-            sums[self.numbers.get(term.span or "", 0) if apart else 0] += term.value
+            has_channel = term.immediate if self.immediate else term.span in spans
+            channel = self.numbers.get(term.span or "", 0) if has_channel else 0
+            sums[channel] += term.value
         return sums
 
     def by_token(
@@ -237,20 +223,19 @@ class _Channels:
         if not self.numbers:
             return values[turns, 0]
 
-        def channels(names: tuple[str, ...]) -> set[int]:
-            spans = [self.numbers[name] for name in names if name in self.numbers]
-            return set(spans[:1] or [0]) if self.immediate else {0, *spans}
-
-        member = torch.zeros(sample.actions, self.count, dtype=torch.float64)
+        belongs = torch.zeros(sample.actions, self.count, dtype=torch.float64)
         for row, names in enumerate(_spans_by_token(sample, episodes, renderer)):
-            member[row, list(channels(names))] = 1.0
-        return (values[turns] * member).sum(-1)
+            channels = [self.numbers[name] for name in names if name in self.numbers]
+            if self.immediate:  # of one span alone, or of none
+                belongs[row, channels[:1] or [0]] = 1.0
+            else:
+                belongs[row, [0, *channels]] = 1.0
+        return (values[turns] * belongs).sum(-1)
 
 
 def turn_places(episode: Episode) -> list[int]:
     """The place of each turn in the order of the episode: its index, but calls that waited at the same time share a place."""
-    parallel = [turn.asked is not None and turn.asked.parallel for turn in episode.turns]
-    moves = [int(not together) for together in parallel]
+    moves = [turn.asked is None or not turn.asked.parallel for turn in episode.turns]
     return [place - 1 for place in accumulate(moves)]
 
 
@@ -272,14 +257,12 @@ def _with_entropy(
 def _spans_by_token(sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> list[tuple[str, ...]]:
     """The spans of each trained token of a sample."""
     turns = episodes[sample.episode].turns
-    numbers = sorted(set(ints(sample.turns)))
-    spans = {number: _token_spans(renderer, *_answer(turns[number])) for number in numbers}
+    spans: dict[int, tuple[tuple[str, ...], ...]] = {}
+    for number in set(ints(sample.turns)):
+        turn = turns[number]
+        assert turn.tokens is not None
+        spans[number] = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))
     return [spans[turn][offset] for turn, offset in zip(ints(sample.turns), ints(sample.offsets), strict=True)]
-
-
-def _answer(turn: Turn) -> tuple[tuple[int, ...], str, tuple[Span, ...]]:
-    assert turn.tokens is not None
-    return turn.tokens.action_ids, turn.action, tuple(turn.spans)
 
 
 @lru_cache(maxsize=65536)

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from gradus.core.frozen_record import frozen_record
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import LegalIds, Samples
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
 PASS = 512  # tokens that could be computed in the time that one more pass takes to start
 
-Samples = Sequence[TrainingSample]
 Device = torch.device | str
 
 
@@ -47,6 +47,7 @@ class Tree:
             return None
         longest_prefix = self.prefixes[1]
         rows, longest = self.suffixes
+        # One mask serves all rows if their prefixes are equally long.
         causal = torch.ones((longest, longest), dtype=torch.bool).tril()
         if len(set(self.lengths)) == 1:
             prefix = torch.ones((longest, longest_prefix), dtype=torch.bool)
@@ -79,15 +80,14 @@ class Labels:
 
     def to(self, device: Device) -> Labels:
         """The same labels on ``device``."""
-        return Labels(
-            source=self.source.to(device),
-            target=self.target.to(device),
-            row=self.row.to(device),
-            legal=None if self.legal is None else self.legal.to(device),
-            read_source=self.read_source.to(device),
-            read_target=self.read_target.to(device),
-            soft=None if self.soft is None else (self.soft[0].to(device), self.soft[1].to(device)),
-        )
+        return Labels(**{name: _moved(value, device) for name, value in vars(self).items()})
+
+
+def _moved(value: Any, device: Device) -> Any:
+    """A tensor, or a tuple of tensors, on ``device``; None as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return None if value is None else tuple(part.to(device) for part in value)
 
 
 @frozen_record
@@ -164,14 +164,17 @@ def _together(batch: Sequence[_Branch], branch: _Branch) -> bool:
     if branch.longest * 8 >= first.longest * 7 and branch.prefix * 8 >= first.prefix * 7:
         return True
     parts = [*batch, branch]
+    # Between branches alone: the padding within a branch is there in any pass.
     tokens = sum(part.prefix + len(part.members) * part.longest for part in parts)
     return _area(parts) - tokens <= PASS
 
 
 def _area(branches: Sequence[_Branch]) -> int:
+    """Tokens that a microbatch of these branches computes, padding included."""
     prefix = max(branch.prefix for branch in branches)
     longest = max(branch.longest for branch in branches)
-    return len(branches) * prefix + sum(len(branch.members) for branch in branches) * longest
+    rows = sum(len(branch.members) for branch in branches)
+    return len(branches) * prefix + rows * longest
 
 
 def _branches(sequences: Samples, share: bool) -> list[_Branch]:
@@ -185,6 +188,7 @@ def _branches(sequences: Samples, share: bool) -> list[_Branch]:
         prefix = _common_prefix([sequences[index] for index in members])
         if len(members) > 1 and prefix >= SHORTEST_PREFIX:
             longest = max(sequences[index].reach for index in members) - prefix
+            # Answers of one token are predicted from the prefix, and leave nothing to compute behind it.
             branches.append(_Branch(prefix, tuple(members), max(longest, 1)))
         else:
             branches.extend(_Branch(0, (index,), sequences[index].reach) for index in members)
@@ -255,7 +259,8 @@ def _layout(branches: Sequence[_Branch], sequences: Samples, vocabulary: int | N
     )
     prefix_ids = torch.zeros(rows.prefixes, dtype=torch.int64)
     for number, branch in enumerate(branches if shared else ()):
-        prefix_ids[number, : branch.prefix] = sequences[branch.members[0]].ids[: branch.prefix]
+        first_member = sequences[branch.members[0]]
+        prefix_ids[number, : branch.prefix] = first_member.ids[: branch.prefix]
     suffix_ids = torch.zeros((len(numbered), rows.longest), dtype=torch.int64)
     tokens = sum(branch.prefix for branch in branches)
     for row, (sample, start) in enumerate(zip(rows.samples, rows.start, strict=True)):
@@ -330,9 +335,13 @@ def _soft(samples: Samples) -> tuple[Tensor, Tensor] | None:
     if len(targets) < len(samples):
         return None
     width = max(ids.shape[1] for ids, _ in targets)
-    ids = [pad(ids, (0, width - ids.shape[1])) for ids, _ in targets]
-    probabilities = [pad(chances, (0, width - chances.shape[1])) for _, chances in targets]
-    return torch.cat(ids), torch.cat(probabilities)
+    ids, chances = zip(*targets, strict=True)
+    return _padded(ids, width), _padded(chances, width)
+
+
+def _padded(parts: Sequence[Tensor], width: int) -> Tensor:
+    """(A, ``width``) of parts (A_i, K_i), 0 where one is narrower."""
+    return torch.cat([pad(part, (0, width - part.shape[1])) for part in parts])
 
 
 def _legal(samples: Samples, vocabulary: int | None) -> Tensor | None:
@@ -341,10 +350,11 @@ def _legal(samples: Samples, vocabulary: int | None) -> Tensor | None:
         return None
     if vocabulary is None:
         raise ValueError("sequences carry legal tokens; microbatches needs the size of the vocabulary")
-    entries: list[tuple[int, ...] | None] = []
+    entries: list[LegalIds] = []
     for sample in samples:
         entries += sample.legal if sample.legal is not None else [None] * sample.actions
-    number = {entry: index for index, entry in enumerate(dict.fromkeys(entries))}  # a grammar has few distinct sets
+    # A grammar has few distinct sets: each is spread over the vocabulary once.
+    number = {entry: index for index, entry in enumerate(dict.fromkeys(entries))}
     table = torch.zeros((len(number), vocabulary), dtype=torch.bool)
     for entry, index in number.items():
         allowed = slice(None) if entry is None else torch.tensor(entry)

@@ -13,10 +13,11 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from gradus.core import ConfigError, Episode, TurnTokens
+from gradus.core import ConfigError, Episode, Group, TurnTokens
 from gradus.core.frozen_record import frozen_record
 
-Legal = tuple[tuple[int, ...] | None, ...]
+LegalIds = tuple[int, ...] | None  # that a grammar allows; None without a grammar
+Legal = tuple[LegalIds, ...]  # of each trained token
 
 
 def ints(values: Tensor) -> list[int]:
@@ -118,6 +119,11 @@ class TrainingSample(PerToken):
         return int(self.positions[-1])
 
 
+Samples = Sequence[TrainingSample]
+Episodes = Sequence[Episode]
+Groups = Sequence[Group]
+
+
 def episode_samples(episode: Episode, *, index: int = 0, group: int | None = None) -> list[TrainingSample]:
     """Cuts one episode at its restarts. No text is rendered or tokenized here: ids come out as they were sampled.
 
@@ -127,6 +133,11 @@ def episode_samples(episode: Episode, *, index: int = 0, group: int | None = Non
     if group is None:
         group = episode.group
     return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode))]
+
+
+def sampled_tokens(episode: Episode) -> int:
+    """The number of tokens that were sampled in an episode."""
+    return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
 
 
 @frozen_record
@@ -165,6 +176,7 @@ def _stretches(episode: Episode) -> list[_Stretch]:
             )
         context = list(tokens.context_ids)
         if tokens.restart or not stretches:
+            # The calls of an agent may go on with any earlier conversation of its episode.
             begun = [stretch for stretch in stretches if context[: len(stretch.ids)] == stretch.ids]
             if begun:
                 current = max(begun, key=lambda stretch: len(stretch.ids))
@@ -184,7 +196,7 @@ def _sample(stretch: _Stretch, key: tuple[int, int], episode: int) -> TrainingSa
     logprobs: list[float] = []
     turns: list[int] = []
     offsets: list[int] = []
-    legal: list[tuple[int, ...] | None] = []
+    legal: list[LegalIds] = []
     read: list[int] = []
     # 1 behind an answer that a limit cut: the token that closes it was neither sampled nor shown by the environment.
     closes = 0

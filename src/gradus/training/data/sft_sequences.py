@@ -11,7 +11,7 @@ from gradus.core import ConfigError, ContextLengthError, Episode
 from gradus.core.records import FAULTS
 from gradus.policies.local.conversation import opening_ids
 from gradus.policies.local.loading import LoadedTokenizer
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Episodes, TrainingSample
 
 
 def text_only(episode: Episode) -> Episode:
@@ -38,7 +38,7 @@ def text_only(episode: Episode) -> Episode:
     )
 
 
-def text_sequences(loaded: LoadedTokenizer, episodes: Sequence[Episode]) -> list[TrainingSample]:
+def text_sequences(loaded: LoadedTokenizer, episodes: Episodes) -> list[TrainingSample]:
     """Training samples of what was said in episodes, by whatever policy; failed episodes are left out.
 
     The answer's own tokens and a stop token are trained, nothing else. An invalid turn is read as history but not trained: a student
@@ -52,8 +52,10 @@ def text_sequences(loaded: LoadedTokenizer, episodes: Sequence[Episode]) -> list
         if episode.stop not in FAULTS:
             samples += _cut(loaded, episode, number)
     if not samples:
-        failures = [f"{each.failure.type}: {each.failure.message}" for each in episodes if each.failure]
-        why = f"{len(failures)} failed, as with {failures[0]}" if failures else "they hold no valid answer"
+        why = "they hold no valid answer"
+        failures = [episode.failure for episode in episodes if episode.failure]
+        if failures:
+            why = f"{len(failures)} failed, as with {failures[0].type}: {failures[0].message}"
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: {why}")
     for sample in samples:
         if loaded.context is not None and len(sample) > loaded.context:
@@ -64,16 +66,16 @@ def text_sequences(loaded: LoadedTokenizer, episodes: Sequence[Episode]) -> list
     return samples
 
 
+LearnedToken = tuple[int, int, int, int]  # position, turn, offset and id
+
+
 @dataclass(kw_only=True)
 class _Conversation:
-    """The ids of a conversation so far, which of them the environment showed, and the tokens to be learned.
-
-    ``learned``: position, turn, offset and id of each.
-    """
+    """The ids of a conversation so far, which of them the environment showed, and the tokens to be learned."""
 
     ids: list[int]
     read: list[int] = field(default_factory=list[int])
-    learned: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+    learned: list[LearnedToken] = field(default_factory=list[LearnedToken])
 
     def show(self, ids: Sequence[int]) -> None:
         """Add what the environment shows."""
@@ -88,7 +90,8 @@ class _Conversation:
     ) -> None:
         """Add an answer whose first ``learned`` tokens are trained."""
         start = len(self.ids)
-        self.learned.extend((start + offset, turn, offset, token) for offset, token in enumerate(ids[:learned]))
+        for offset, token in enumerate(ids[:learned]):
+            self.learned.append((start + offset, turn, offset, token))
         self.ids.extend(ids)
 
     def sample(self, number: int) -> TrainingSample:

@@ -39,6 +39,7 @@ class HeldOut:
         return self.validation_tasks if self.validation_every else 0
 
 
+Order = Callable[[int], int]  # place in a run's order -> index of a training task
 _GIVE_UP = 20_000  # tasks in a row that may not be used
 NO_IDS: frozenset[str] = frozenset()
 
@@ -86,6 +87,7 @@ def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
     """Returns how many tasks are held out: as the settings say, or half of a finite set if it has fewer than twice as many."""
     if spec.content is None:
         return config.held_out
+    # No more than twice as many are looked for: half of them is then enough.
     different = 0
     with suppress(ConfigError):  # no other is left
         for _ in islice(_different(spec, config, spec.condition_ids), 2 * config.held_out):
@@ -122,8 +124,8 @@ def taught_indices(spec: EnvironmentSpec, number: int, reserved: frozenset[str])
     return [place for place, _ in islice(usable, number)]
 
 
-def _order(spec: EnvironmentSpec, config: GrpoConfig) -> Callable[[int], int]:
-    """Place in the run's order -> index of a training task."""
+def _order(spec: EnvironmentSpec, config: GrpoConfig) -> Order:
+    """The order of a run."""
     offset = config.first_task + config.held_out
     if config.tasks is None:
         return _row_order(spec, config.seed, offset)
@@ -131,8 +133,8 @@ def _order(spec: EnvironmentSpec, config: GrpoConfig) -> Callable[[int], int]:
     return lambda place: offset + int(_shuffle(config.seed, place // number, number)[place % number])
 
 
-def _row_order(spec: EnvironmentSpec, seed: int, offset: int) -> Callable[[int], int]:
-    """Place in the run's order -> index of a training task, from ``offset`` on.
+def _row_order(spec: EnvironmentSpec, seed: int, offset: int) -> Order:
+    """The order of the training tasks from ``offset`` on.
 
     Rows are shuffled within each epoch by the run's seed: an interval over seeds must hold what the order does to a run. Tasks without
     end are one after another.
@@ -143,6 +145,7 @@ def _row_order(spec: EnvironmentSpec, seed: int, offset: int) -> Callable[[int],
 
     def index_of(place: int) -> int:
         epoch, row = divmod(offset + place, rows)
+        # Rows before the offset are missing in the first epoch, and the others are shuffled among themselves.
         skipped = offset % rows if epoch == offset // rows else 0
         return epoch * rows + skipped + int(_shuffle(seed, epoch, rows - skipped)[row - skipped])
 
@@ -157,7 +160,7 @@ def _shuffle(seed: int, epoch: int, number: int) -> np.ndarray[Any, np.dtype[np.
 
 def _usable(
     spec: EnvironmentSpec,
-    index_of: Callable[[int], int],
+    index_of: Order,
     first: int,
     reserved: Container[str],
 ) -> Iterator[tuple[int, Task]]:

@@ -76,23 +76,25 @@ def score_tokens(
     causal, labels = causal_model(model), batch.labels
     choice = _FigureChoice(entropy, differentiate, greedy)
     places = torch.cat([labels.source, labels.read_source]) if read else labels.source
+    # Members that share a prefix have their first token predicted from one place: the head takes it once.
     source, order = _unique(places)
     many = len(source) * vocabulary_size(model) > MAX_LOGITS
     # In a processor's cache passes over a softmax cost little.
     tiled = causal.device.type == "cpu" and choice.is_plain(sampling, labels.legal)
     finish = _finish_of(causal) if many or tiled else None
-    score = _score_logits
     if finish is not None and (many or _takes_tiles(causal, finish)):
         states = _hidden(causal, batch, source)
         score = partial(_score_hidden, causal, finish)
     else:
         states = _logits(causal, batch, source)
+        score = _score_logits
     if not torch.equal(source, places):  # repeated, or in another order: unique sorts
         states = states.index_select(0, order)
+    # No slice of all states: in the backward pass it would be a copy of them.
     sampled = states[: len(labels.source)] if read else states
     logprobs, entropies, best = score(sampled, labels.target, labels.legal, sampling, choice)
     shown = None
-    if read:
+    if read:  # nobody drew these: no temperature, no grammar
         shown = score(states[len(sampled) :], labels.read_target, None, PLAIN, _FigureChoice())[0]
     return TokenScores(
         logprobs=logprobs,
@@ -299,7 +301,7 @@ def _finish_of(causal: Any) -> Finish | None:
         return None
     if causal not in _FINISHES:
         attention = causal.config._attn_implementation
-        if _attends_by_tree(causal):
+        if _attends_by_tree(causal):  # a plain pass has no tree to attend by
             causal.config._attn_implementation = "sdpa"
         try:
             _FINISHES[causal] = _try_finishes(causal)
@@ -331,6 +333,7 @@ def disable_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        # Attention takes its rate from the layer, which is no module of its own.
         for name in ("attention_dropout", "dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
@@ -347,12 +350,4 @@ def _lean_attend(
     source: Tensor | None,
 ) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
-    return attend(
-        query,
-        key,
-        value,
-        scaling,
-        tree=tree,
-        source=source,
-        bf16_backward=bf16_backward,
-    )
+    return attend(query, key, value, scaling, tree=tree, source=source, bf16_backward=bf16_backward)

@@ -20,7 +20,7 @@ from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.processes import gather, sum_gradients, world
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.master_weights import master_of
-from gradus.training.engine.optimizers import clip_gradients, trainable
+from gradus.training.engine.optimizers import clip_gradients, held_parameters, trainable
 from gradus.training.trainer_config import TrainerConfig
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def apply_gradients(
 
 
 def _check_holds(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    held = set(map(id, held_parameters(optimizer)))
     if any(id(master_of(parameter)) not in held for parameter in trainable(model).values()):
         raise TrainingError(
             "the optimizer holds other parameters than the model's, so the model would not move; make the optimizer after the model is "

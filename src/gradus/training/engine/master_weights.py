@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from gradus.core.values import JsonDict
 from gradus.training.distributed.processes import gather_if_sharded, shard_like
 
+Parameters = Mapping[str, nn.Parameter]
+
 
 def master_of(parameter: nn.Parameter) -> nn.Parameter:
     """Returns what the optimizer moves for ``parameter``: its float32 master, or the parameter itself."""
@@ -29,8 +31,8 @@ class MasterWeights(torch.optim.Optimizer):
 
     def __init__(
         self,
-        parameters: Mapping[str, nn.Parameter],
-        make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer],
+        parameters: Parameters,
+        make: Callable[[Parameters], torch.optim.Optimizer],
     ) -> None:
         self._parameters = dict(parameters)
         self._masters = {name: nn.Parameter(_in_float32(value)) for name, value in parameters.items()}
@@ -38,7 +40,8 @@ class MasterWeights(torch.optim.Optimizer):
         super().__init__(list(self._masters.values()), {})
         self.param_groups = self._inner.param_groups
         for name, parameter in self._parameters.items():
-            if master_of(parameter) is parameter:  # each pass is added up in float32 as it comes
+            # Each pass is added up in float32 as it comes; a hook of an earlier optimizer does so already.
+            if master_of(parameter) is parameter:
                 parameter.register_post_accumulate_grad_hook(_take_gradient)
             parameter.master = self._masters[name]  # type: ignore[attr-defined]
 

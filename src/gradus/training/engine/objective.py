@@ -14,7 +14,7 @@ from gradus.core import ConfigError, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Samples, TrainingSample
 from gradus.training.distributed.processes import share
 from gradus.training.engine.update_figures import part_of_mean
 
@@ -46,7 +46,7 @@ class UpdatePlan:
         return max((sample.reach for sample in self.samples.values()), default=0)
 
 
-def plan_epoch(credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]) -> list[UpdatePlan]:
+def plan_epoch(credited: Samples, config: GrpoConfig, key: Sequence[int | str]) -> list[UpdatePlan]:
     """The updates of an epoch that train anything: without a signal there is nothing to learn, and no momentum to follow."""
     plans: list[UpdatePlan] = []
     for indexes in _minibatches(credited, config, key):
@@ -56,9 +56,7 @@ def plan_epoch(credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequ
     return plans
 
 
-def _minibatches(
-    credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]
-) -> list[Sequence[int]]:
+def _minibatches(credited: Samples, config: GrpoConfig, key: Sequence[int | str]) -> list[Sequence[int]]:
     """Deals the groups of a step to minibatches (indexes of samples), by a shuffle of this epoch if there is more than one."""
     if config.minibatches == 1:
         return [range(len(credited))]
@@ -149,7 +147,7 @@ def policy_loss(config: GrpoConfig, plan: UpdatePlan, tokens: BatchTokens) -> tu
 
 def kl_loss(config: GrpoConfig, plan: UpdatePlan, tokens: BatchTokens, reference: Tensor) -> tuple[Tensor, float]:
     """The term of the loss for the divergence from a reference, (1, A) log-probs, and the divergence itself, nats a token."""
-    terms = kl_terms(tokens.logprobs, reference, kind="k3", sampler_logprobs=tokens.old)
+    terms = kl_terms(tokens.logprobs, reference, sampler_logprobs=tokens.old)
     mean = average(terms, config.named.average, weights=tokens.shares, **tokens.sizes)
     return config.kl_coef * mean, float(terms.detach().sum()) / plan.n_tokens
 

@@ -15,10 +15,9 @@ from gradus.core.values import Json, JsonDict
 from gradus.policies.local.cpu.support import lacks_bfloat16
 from gradus.policies.local.loading import require_bitsandbytes
 from gradus.training.distributed.processes import full_tensor, gather_if_sharded, shard_like
-from gradus.training.engine.master_weights import MasterWeights, master_of
+from gradus.training.engine.master_weights import MasterWeights, Parameters, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
-Parameters = Mapping[str, nn.Parameter]
 MUON_MOMENTUM = 0.95  # torch's and Jordan's
 
 
@@ -34,7 +33,8 @@ def lr_at(config: OptimizerConfig, step: int, steps: int) -> float:
         return config.lr * step / warmup_steps
     progress = (step - warmup_steps - 1) / max(1, steps - warmup_steps)
     share = SCHEDULES[config.schedule](min(1.0, progress))
-    return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * share)
+    floor = config.min_lr_ratio
+    return config.lr * (floor + (1.0 - floor) * share)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -43,6 +43,11 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     if not parameters:
         raise ConfigError("no parameter of the model requires a gradient; nothing can be trained")
     return parameters
+
+
+def held_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The parameters that an optimizer moves, in the order in which its state numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -74,19 +79,18 @@ def _groups(parameters: Parameters, config: OptimizerConfig) -> list[JsonDict]:
     """Matrices, which decay, and vectors, which do not."""
     matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
     vectors = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
-    groups: list[JsonDict] = []
-    if matrices:
-        groups.append({"params": matrices, "weight_decay": config.weight_decay})
-    if vectors:
-        groups.append({"params": vectors, "weight_decay": 0.0})
-    return groups
+    groups: list[JsonDict] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]  # adapters, say, have no vectors
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Let ``state_dict`` give full tensors where processes hold shards of them, and ``load_state_dict`` take them back."""
 
     def shard_state(optimizer: torch.optim.Optimizer, stored: JsonDict) -> JsonDict:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = held_parameters(optimizer)
         return _changed(stored, lambda value, index: shard_like(value, parameters[index]))
 
     def gather_state(optimizer: torch.optim.Optimizer, stored: JsonDict) -> JsonDict:
@@ -124,6 +128,7 @@ class Float32Muon(torch.optim.Muon):
                 buffer = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
                 update = gradient.lerp(buffer, momentum) if group["nesterov"] else buffer
                 rows, columns = parameter.shape
+                # As torch's: decoupled decay, then a step that is longer for a tall matrix.
                 parameter.mul_(1 - lr * group["weight_decay"])
                 parameter.add_(_orthogonalized(update, group), alpha=-lr * math.sqrt(max(1, rows / columns)))
 
@@ -131,6 +136,7 @@ class Float32Muon(torch.optim.Muon):
 def _orthogonalized(matrix: Tensor, group: Json) -> Tensor:
     """The matrix with singular values near 1, by Newton and Schulz' iteration with the coefficients of a Muon's ``group``."""
     a, b, c = group["ns_coefficients"]
+    # The smaller of both Gram matrices is that of the wide form.
     tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.mT if tall else matrix
     norm = cast(Tensor, wide.norm())
@@ -152,8 +158,10 @@ class _Muon(torch.optim.Optimizer):
         inside: list[nn.Parameter] = []
         rest: list[nn.Parameter] = []
         for name, parameter in parameters.items():
-            in_block = parameter.dim() == 2 and not _is_embedding(name)
-            (inside if in_block else rest).append(parameter)
+            if parameter.dim() == 2 and not _is_embedding(name):
+                inside.append(parameter)
+            else:
+                rest.append(parameter)
         if not inside:
             raise ConfigError(
                 "muon needs matrices inside the model's blocks, and none of them is trained; set optimizer = adamw"
@@ -161,27 +169,16 @@ class _Muon(torch.optim.Optimizer):
         decay = config.weight_decay
         momentum = MUON_MOMENTUM if config.betas[0] else 0.0
         muon = Float32Muon if lacks_bfloat16(inside[0].device) else torch.optim.Muon
+        nesterov = momentum > 0
         parts: list[torch.optim.Optimizer] = [
-            muon(
-                inside,
-                lr=config.muon_lr,
-                weight_decay=decay,
-                momentum=momentum,
-                nesterov=momentum > 0,
-            )
+            muon(inside, lr=config.muon_lr, weight_decay=decay, momentum=momentum, nesterov=nesterov)
         ]
         if rest:
-            adamw = torch.optim.AdamW(
-                rest,
-                lr=config.lr,
-                betas=config.betas,
-                weight_decay=decay,
-                fused=True,
-            )
+            adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=decay, fused=True)
             parts.append(adamw)
         self._parts = tuple(_storable(part) for part in parts)
         super().__init__([*inside, *rest], {})
-        self.param_groups = [group for part in self._parts for group in part.param_groups]
+        self._take_groups()
         for group in self.param_groups:
             group["scale"] = group["lr"] / config.lr
 
@@ -198,6 +195,10 @@ class _Muon(torch.optim.Optimizer):
         """Put both back as they were."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
+        self._take_groups()
+
+    def _take_groups(self) -> None:
+        """Shows the groups of both as one optimizer's: loading a state makes new ones."""
         self.param_groups = [group for part in self._parts for group in part.param_groups]
 
 

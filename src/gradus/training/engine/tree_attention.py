@@ -24,7 +24,8 @@ from gradus.training.data.sequences import ints, split
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
 _CHUNKS = 4  # they halve the triangle's waste; more cost as much as they save
-_MIN_CHUNK, _LONG_CHUNK = 64, 256  # queries of a chunk of our own products, if there are few and if there are many
+_MIN_CHUNK = 64  # queries of a chunk of our own products, if there are few
+_LONG_CHUNK = 256  # the same, if there are many
 _MAX_KEPT_BYTES = 2**26  # bytes of attention weights that a layer may keep for its backward pass; more are made again
 
 
@@ -67,15 +68,10 @@ def attend(
     """
     masked = _takes_masks(query.device)
     if source is not None and not (masked and _few(source, tree)):
-        everywhere = query.new_zeros(query.shape[0], key.shape[1], query.shape[2]).index_copy(1, source, query)
-        mixed = attend(
-            everywhere,
-            key,
-            value,
-            scaling,
-            tree=tree,
-            bf16_backward=bf16_backward,
-        )
+        # All places ask, most of them with zeros, and what these get is thrown away.
+        everywhere = query.new_zeros(query.shape[0], key.shape[1], query.shape[2])
+        everywhere = everywhere.index_copy(1, source, query)
+        mixed = attend(everywhere, key, value, scaling, tree=tree, bf16_backward=bf16_backward)
         return mixed.index_select(0, source)
     parts = _Parts(query, key, value)
     if not masked:
@@ -104,8 +100,8 @@ def _split(part: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
 
 
 def _split_all(parts: _Parts, tree: Tree) -> tuple[_Parts, _Parts]:
-    query, key, value = (_split(part, tree) for part in parts)
-    return _Parts(query[0], key[0], value[0]), _Parts(query[1], key[1], value[1])
+    prefix, suffix = zip(*(_split(part, tree) for part in parts), strict=True)
+    return _Parts(*prefix), _Parts(*suffix)
 
 
 def _attend_branches(parts: _Parts, scaling: float | None, tree: Tree) -> Tensor:
@@ -120,12 +116,11 @@ def _attend_branches(parts: _Parts, scaling: float | None, tree: Tree) -> Tensor
     start = 0
     for number, (length, members) in enumerate(zip(tree.lengths, tree.members, strict=True)):
         rows = slice(start, start + members)
-        branch = _Parts(suffix.query[rows], suffix.key[rows], suffix.value[rows])
         shared_key = prefix.key[number, None, :, :length].expand(members, -1, -1, -1)
         shared_value = prefix.value[number, None, :, :length].expand(members, -1, -1, -1)
-        key = torch.cat([shared_key, branch.key], dim=2)
-        value = torch.cat([shared_value, branch.value], dim=2)
-        mixed.append(_lower_right(_Parts(branch.query, key, value), scaling))
+        key = torch.cat([shared_key, suffix.key[rows]], dim=2)
+        value = torch.cat([shared_value, suffix.value[rows]], dim=2)
+        mixed.append(_lower_right(_Parts(suffix.query[rows], key, value), scaling))
         start += members
     return torch.cat([_from_rows(_lower_right(prefix, scaling)), _from_rows(torch.cat(mixed))], dim=0)
 
@@ -133,29 +128,29 @@ def _attend_branches(parts: _Parts, scaling: float | None, tree: Tree) -> Tensor
 def _lower_right(parts: _Parts, scaling: float | None) -> Tensor:
     """torch's kernel for (B, H, S, D) queries whose last one sees all of (B, KH, T, D), the one before it all but the last, ..."""
     query, key, value = parts
-    shared = query.shape[1] != key.shape[1]
-    if shared and query.dtype not in (torch.bfloat16, torch.float16):  # only flash attention knows shared heads
-        repeats = query.shape[1] // key.shape[1]
+    repeats = query.shape[1] // key.shape[1]
+    # Only flash attention knows shared heads, and it takes 16 bits alone.
+    if repeats > 1 and query.dtype not in (torch.bfloat16, torch.float16):
         key = key.repeat_interleave(repeats, dim=1)
         value = value.repeat_interleave(repeats, dim=1)
-        shared = False
-    if query.shape[2] == key.shape[2]:
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            is_causal=True,
-            scale=scaling,
-            enable_gqa=shared,
-        )
-    bias: Tensor = cast(Any, attention_bias).causal_lower_right(query.shape[2], key.shape[2])
+    bias: Tensor | None = None
+    if query.shape[2] != key.shape[2]:
+        # A dense mask would keep attention from the fast kernels; they know this kind.
+        bias = cast(Any, attention_bias).causal_lower_right(query.shape[2], key.shape[2])
+    return _kernel(_Parts(query, key, value), bias, scaling)
+
+
+def _kernel(parts: _Parts, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """torch's own; causal without a mask."""
+    query, key, value = parts
     return F.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=bias,
+        attn_mask=mask,
+        is_causal=mask is None,
         scale=scaling,
-        enable_gqa=shared,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
 
 
@@ -192,8 +187,9 @@ def _attend_source(
     mixed: list[Tensor] = []
     if in_prefix:
         places = _Places(source[:in_prefix], prefixes, longest_prefix)
-        behind = torch.arange(longest_prefix, device=source.device) > places.column[:, :, None]
-        mask = torch.zeros(behind.shape, device=source.device).masked_fill_(behind, float("-inf"))[:, None]
+        keys = torch.arange(longest_prefix, device=source.device)
+        is_later = keys > places.column[:, :, None]
+        mask = torch.zeros(is_later.shape, device=source.device).masked_fill_(is_later, float("-inf"))[:, None]
         first = products.kernel(prefix._replace(query=places.gather(prefix_query)), mask)
         mixed.append(places.scatter(first))
     if in_prefix < len(source):
@@ -201,7 +197,8 @@ def _attend_source(
         assert tree.mask is not None
         number = torch.arange(rows, device=source.device)[:, None]
         mask = tree.mask.expand(rows, -1, -1, -1)[number, 0, places.column][:, None]
-        visible = VisibleKeys(mask, [longest_prefix + 1 + last for last in ints(places.column.amax(0))])
+        last_columns = ints(places.column.amax(0))
+        visible = VisibleKeys(mask, [longest_prefix + 1 + column for column in last_columns])
         suffix = _Parts(places.gather(suffix_query), suffix_key, suffix_value).behind(prefix, tree)
         second = places.scatter(products.masked(suffix, visible))
         mixed.append(second.to(mixed[0].dtype) if mixed else second)
@@ -221,7 +218,8 @@ class _Places:
         row = places // length
         counts = torch.bincount(row, minlength=rows)
         most = int(counts.max())
-        within = torch.arange(len(places), device=places.device) - (counts.cumsum(0) - counts)[row]
+        before = counts.cumsum(0) - counts
+        within = torch.arange(len(places), device=places.device) - before[row]
         self._shape = (rows, most)
         self._places = row * most + within
         columns = places.new_zeros(rows * most).index_copy(0, self._places, places % length)
@@ -302,16 +300,9 @@ class _Products:
         """torch's own. A CPU's takes three times as long in bfloat16 as in float32."""
         if parts.query.device.type == "cpu":
             parts = parts.each(lambda part: part.float())
-        query, key, value = parts
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=None if mask is None else mask.to(query.dtype),
-            is_causal=mask is None,
-            scale=self.scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+        if mask is not None:
+            mask = mask.to(parts.query.dtype)
+        return _kernel(parts, mask, self.scaling)
 
     def _takes_tiles(self, parts: _Parts) -> bool:
         return self.bf16_backward and has_enough_queries(parts.query, parts.key.shape[1])
@@ -345,7 +336,8 @@ class _TiledAttention(torch.autograd.Function):
         rows, heads, length, _ = query.shape
         shared = key.shape[1]
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
-        parts = max(1, min(max(_CHUNKS, length // _LONG_CHUNK), length // _MIN_CHUNK))
+        chunks = max(_CHUNKS, length // _LONG_CHUNK)
+        parts = max(1, min(chunks, length // _MIN_CHUNK))
         ctx.tiles = list(tiles(rows, heads, visible.chunks(parts)))
         keeps = 2 * rows * heads * length * key.shape[2] <= _MAX_KEPT_BYTES
         kept: list[Tensor] = []

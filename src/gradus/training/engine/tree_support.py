@@ -68,14 +68,8 @@ def _attend(
         raise ValueError(
             f"the layers of {type(module).__name__} do not hand the tree on to attention, so they cannot be trained here"
         )
-    return attend(
-        query[0],
-        key[0],
-        value[0],
-        scaling,
-        tree=tree,
-        bf16_backward=bf16_backward,
-    ).unsqueeze(0), None
+    mixed = attend(query[0], key[0], value[0], scaling, tree=tree, bf16_backward=bf16_backward)
+    return mixed.unsqueeze(0), None
 
 
 AttentionInterface.register(TREE, partial(_attend, bf16_backward=False))

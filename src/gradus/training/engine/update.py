@@ -18,7 +18,7 @@ from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import TrainingSample, split
+from gradus.training.data.sequences import Samples, split
 from gradus.training.distributed.processes import gather
 from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
@@ -117,7 +117,7 @@ class MinibatchResult:
 def policy_update(
     loaded: LoadedModel,
     optimizer: torch.optim.Optimizer,
-    credited: Sequence[TrainingSample],
+    credited: Samples,
     config: GrpoConfig,
     lr: float,
     options: UpdateOptions | None = None,
@@ -241,16 +241,19 @@ def _score_before(trainer: UpdateTrainer, plans: Sequence[UpdatePlan]) -> tuple[
     return trainer, logp_diff
 
 
+ScoredSample = tuple[int, Tensor]  # index and log-probs (A,)
+
+
 @torch.no_grad()
-def _score(trainer: UpdateTrainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
-    """Index and log-probs (A,) of each sample of this process."""
+def _score(trainer: UpdateTrainer, plan: UpdatePlan) -> list[ScoredSample]:
+    """Scores the samples of this process."""
     loaded, config = trainer.loaded, trainer.config
 
-    def score(tokens: int) -> list[tuple[int, Tensor]]:
+    def score(tokens: int) -> list[ScoredSample]:
         batches = trainer.cut(plan, tokens)
-        scored: list[tuple[int, Tensor]] = []
+        scored: list[ScoredSample] = []
         with precision(loaded, config):
-            if is_sharded(loaded.model):
+            if is_sharded(loaded.model):  # all processes meet in each pass; none goes backwards
                 idle_passes(loaded, len(batches), lambda loss: None)
             for batch in batches:
                 scores = score_tokens(loaded.model, batch.to(loaded.device), config.sampling)
@@ -325,6 +328,7 @@ class BatchFigures:
 
 def _gather_figures(plan: UpdatePlan, figures: Sequence[BatchFigures], *, first: bool) -> list[BatchFigures]:
     """The figures of all processes, in one message; differences of the ``first`` update alone."""
+    # Behind the first update the weights differ from the sampler's, and so do log-probs, without any fault.
     if not first:
         figures = [replace(part, differences=None) for part in figures]
     gathered = gather(figures)

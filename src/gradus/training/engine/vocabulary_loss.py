@@ -39,7 +39,8 @@ def chunked_figures(
 
     def of_chunk(part: Tensor, start: int) -> TokenFigures:
         rows = slice(start, start + len(part))
-        return figures(part, target[rows], None if legal is None else legal[rows])
+        legal_part = None if legal is None else legal[rows]
+        return figures(part, target[rows], legal_part)
 
     return cast(TokenFigures, in_chunks(of_chunk, hidden, vocabulary))
 
@@ -144,9 +145,11 @@ class _ChosenLogprobs(torch.autograd.Function):
             part = hidden[row].to(factor.dtype)
             for tile in _slices(len(weight), words):
                 scores = numbers.scores(hidden[row], wide[tile], _part(bias, tile))
-                scores.sub_(normalizer[row, None]).exp_().mul_(-grad[row, None])  # now the gradient of the scores
+                # In place, scores become their gradient: 1 at the target less the softmax, times the token's.
+                scores.sub_(normalizer[row, None]).exp_().mul_(-grad[row, None])
                 place, inside = _inside(target[row] - tile.start, scores.shape[1])
-                scores.scatter_add_(1, place[:, None], torch.where(inside, grad[row], 0.0)[:, None])
+                at_target = torch.where(inside, grad[row], 0.0)
+                scores.scatter_add_(1, place[:, None], at_target[:, None])
                 if bias_grad is not None:
                     bias_grad[tile] += scores.sum(0)
                 scores = scores.to(factor.dtype)
@@ -178,7 +181,7 @@ class _SoftmaxSums:
         self.chosen = torch.where(inside, scores.gather(1, place[:, None])[:, 0], self.chosen)
         largest = torch.maximum(self.largest, scores.amax(1))
         mass = (scores - largest[:, None]).exp_()
-        shrink = (self.largest - largest).exp_()
+        shrink = (self.largest - largest).exp_()  # of sums that were relative to a smaller number
         self.total = self.total * shrink + mass.sum(1)
         self.weighted = self.weighted * shrink + mass.mul_(scores).sum(1)
         self.largest = largest

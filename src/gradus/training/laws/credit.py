@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gradus.core import Episode, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import ints
+from gradus.training.data.sequences import Episodes, Groups, Samples, ints
 from gradus.training.laws.formulas import FORMULAS
-from gradus.training.laws.runner import Episodes, Groups, NotMeasured, Pairs, Samples, worst_of
+from gradus.training.laws.runner import NotMeasured, Pairs, worst_of
 from gradus.training.teachers import ScoringTeacher
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,8 +40,11 @@ def group_members(groups: Groups) -> list[GroupMember]:
             reward = episode.reward
             if reward is None or reward.value is None or all(turn.undelivered for turn in episode.turns):
                 continue
-            starts = [turn.asked is None or not turn.asked.parallel for turn in episode.turns]
-            places = [int(place) - 1 for place in np.cumsum(starts)]
+            places: list[int] = []
+            for turn in episode.turns:
+                is_parallel = turn.asked is not None and turn.asked.parallel
+                previous = places[-1] if places else -1
+                places.append(previous if is_parallel else previous + 1)
             members.append(GroupMember(number, episode, reward.value, reward.terms, places))
     return members
 
@@ -57,12 +60,13 @@ def advantages_again(
     """The advantage of each token of one sample in ``every``, by group; the one that differs most. ``weights``: the grader's."""
     if config.algorithm not in FORMULAS:
         raise NotMeasured(f"an algorithm of Gradus's that looks at rewards, not {config.algorithm}")
-    members = group_members(groups)
     if not samples:
         return
+    members = group_members(groups)
     spans = _Spans.of(members if config.credit == "span" else [])
     if config.credit == "episode":
-        values = np.repeat(_episode_values(members, config, weights), max(len(m.places) for m in members), axis=1)
+        longest = max(len(member.places) for member in members)
+        values = np.repeat(_episode_values(members, config, weights), longest, axis=1)
     else:
         values = _turn_values(members, config, spans)
     largest = max(float(np.abs(values).max()), 1e-6)
@@ -70,11 +74,12 @@ def advantages_again(
         assert sample.advantages is not None
         member = members[sample.episode]
         for turn in sorted(set(ints(sample.turns))):
+            of_turn = values[sample.episode, member.places[turn]]
+            by_token = spans.by_token(member.episode.turns[turn], of_turn, renderer)
             rows = (sample.turns == turn).nonzero()[:, 0]
-            by_token = spans.by_token(member.episode.turns[turn], values[sample.episode, member.places[turn]], renderer)
-            again, actual = by_token[sample.offsets[rows].numpy()], sample.advantages[rows].numpy()
+            again = by_token[sample.offsets[rows].numpy()]
             place = f"group {member.group}, episode {sample.episode}, turn {turn}: the advantage of a token"
-            yield worst_of(actual, again, place, _ALLOWED * largest)
+            yield worst_of(sample.advantages[rows].numpy(), again, place, _ALLOWED * largest)
 
 
 class HeardTeacher:
@@ -92,11 +97,12 @@ class HeardTeacher:
 
 def taught_again(before: Samples, after: Samples, coef: float, logprobs: Sequence[Tensor]) -> Pairs:
     """What a teacher adds to a token's advantage: ``coef`` times how much likelier it is to the teacher (``logprobs``), at most 10 nats."""
-    for number, (own, taught, theirs) in enumerate(zip(before, after, logprobs, strict=True)):
-        assert own.advantages is not None
+    for number, (sample, taught, teachers) in enumerate(zip(before, after, logprobs, strict=True)):
+        assert sample.advantages is not None
         assert taught.advantages is not None
-        gain = np.clip(np.nan_to_num(theirs.double().numpy() - own.logprobs.numpy(), nan=0.0), -10.0, 10.0)
-        again = own.advantages.numpy() + coef * gain
+        gain = teachers.double().numpy() - sample.logprobs.numpy()
+        gain = np.clip(np.nan_to_num(gain, nan=0.0), -10.0, 10.0)
+        again = sample.advantages.numpy() + coef * gain
         place = f"sample {number}: the advantage of a token with what the teacher adds to it (distillation)"
         yield worst_of(taught.advantages.numpy(), again, place, 1e-5 * (1.0 + float(np.abs(again).max())))
 
@@ -107,10 +113,7 @@ def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights:
     names = np.array([member.group for member in members])
     scale, center = config.scale or "batch", FORMULAS[config.algorithm].center
     if center == "tokens":
-        lengths = [sum(len(turn.tokens.action_ids) for turn in m.episode.turns if turn.tokens) for m in members]
-        by_token = np.repeat(rewards, lengths)
-        deviation = by_token.std() if _differ(by_token) else math.inf
-        values = (rewards - by_token.mean()) / deviation
+        values = _whitened(members, rewards)
     elif center == "ratio":
         values = np.zeros_like(rewards)
         for rows in _varied(rewards, names):
@@ -128,8 +131,20 @@ def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights:
     return values[:, None, None]
 
 
+def _whitened(members: Sequence[GroupMember], rewards: Array) -> Array:
+    """Rewards (N,) less their mean over the sampled tokens, over the deviation there; 0 if they do not differ."""
+    by_token = np.repeat(rewards, [_sampled_tokens(member.episode) for member in members])
+    deviation = by_token.std() if _differ(by_token) else math.inf
+    return (rewards - by_token.mean()) / deviation
+
+
+def _sampled_tokens(episode: Episode) -> int:
+    return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
+
+
 def _component(episode: Episode, name: str) -> float:
-    value = None if episode.reward is None else episode.reward.components.get(name)
+    assert episode.reward is not None
+    value = episode.reward.components.get(name)
     return math.nan if value is None else value
 
 
@@ -150,22 +165,24 @@ def _standardized(rewards: Array, names: Array, scale: str, *, others: bool = Fa
     varied = _varied(rewards, names)
     deviations = [rewards[rows] - rewards[rows].mean() for rows in varied]
     for rows, deviation in zip(varied, deviations, strict=True):
-        size = {"none": 1.0, "batch": np.concatenate(deviations).std(), "group": rewards[rows].std(ddof=1)}[scale]
-        values[rows] = deviation / size * (len(rows) / (len(rows) - 1) if others else 1.0)
+        sizes = {"none": 1.0, "batch": np.concatenate(deviations).std(), "group": rewards[rows].std(ddof=1)}
+        values[rows] = deviation / sizes[scale]
+        if others:  # the mean of the others lies further away: by G / (G - 1)
+            values[rows] *= len(rows) / (len(rows) - 1)
     return values
 
 
 def _turn_values(members: Sequence[GroupMember], config: GrpoConfig, spans: _Spans) -> Array:
     """(N, K, C): a turn's return less the mean return of the other members at that turn, who count as 0 once they stopped."""
     longest = max(max(member.places) for member in members) + 1
-    returns = np.zeros((len(members), longest, 1 + len(spans.kinds)))
+    earned = np.zeros((len(members), longest, 1 + len(spans.kinds)))
     present = np.zeros((len(members), longest, 1), dtype=bool)
     for row, member in enumerate(members):
         for place, turn, terms in zip(member.places, member.episode.turns, member.terms, strict=True):
             present[row, place] = True
             for term in terms:
-                returns[row, place, spans.channel(turn, term)] += term.value
-    earned = returns.copy()
+                earned[row, place, spans.channel(turn, term)] += term.value
+    returns = earned.copy()
     for turn in reversed(range(longest - 1)):
         if not spans.immediate:
             returns[:, turn] += config.discount * returns[:, turn + 1]
@@ -178,6 +195,7 @@ def _turn_values(members: Sequence[GroupMember], config: GrpoConfig, spans: _Spa
     for rows in varied:
         others = (returns[rows].sum(0) - returns[rows]) / (len(rows) - 1)
         values[rows] = (returns[rows] - others) * _differ(returns[rows]) * present[rows]
+    # Each batch of rows is divided by a deviation of its own.
     batches = {"none": [], "batch": [np.concatenate(varied)] if varied else [], "group": varied}
     for rows in batches[config.scale or "batch"]:
         totals = values[rows].sum(-1)[present[rows][..., 0]]
@@ -209,14 +227,20 @@ class _Spans:
         """(tokens,) of an answer: its turn's value (C,), and those of the spans that its visible characters stand in."""
         ids = turn.tokens.action_ids if turn.tokens else ()
         by_token = np.full(len(ids), values[0])
+        if not self.kinds:
+            return by_token
         start = 0
-        for place in range(len(ids) if self.kinds else 0):
+        for place in range(len(ids)):
             # Half a character adds nothing.
             end = max(start, len(renderer.decode(ids[: place + 1])))
             visible = [spot for spot in range(start, min(end, len(turn.action))) if not turn.action[spot].isspace()]
-            names = [span.name for span in turn.spans if any(span.start <= spot < span.end for spot in visible)]
-            channels = list(dict.fromkeys(self.kinds[name] for name in names if name in self.kinds))
+            channels: list[int] = []
+            for span in turn.spans:
+                holds_any = any(span.start <= spot < span.end for spot in visible)
+                if holds_any and span.name in self.kinds and self.kinds[span.name] not in channels:
+                    channels.append(self.kinds[span.name])
             if channels:
+                # An immediate term is of one span alone; other spans add to the turn's own value.
                 by_token[place] = values[channels[0]] if self.immediate else values[[0, *channels]].sum()
             start = end
         return by_token

@@ -14,12 +14,13 @@ from gradus.core import EnvironmentSpec, Episode, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sequences import Groups, Samples, TrainingSample, ints
 from gradus.training.engine.forward import vocabulary_size
 from gradus.training.laws.credit import group_members
-from gradus.training.laws.runner import Groups, LawRunner, Pair, Pairs, Samples
+from gradus.training.laws.runner import LawRunner, Pair, Pairs
 
 _NUMBERS = 2**27  # of the logits of a pass
+_NEVER = -1e30  # the score of a word that cannot be drawn; of -inf times a chance of 0 the entropy would be NaN
 STRIDE = 31  # from the sample of one step to that of the next
 
 
@@ -46,26 +47,30 @@ def plain_scores(loaded: LoadedModel, sampling: SamplingConfig, sample: Training
     call: Any = loaded.model
     with torch.autocast(loaded.device.type, dtype=torch.bfloat16, enabled=bool(loaded.autocast)):
         logits = call(input_ids=sample.ids[None].to(loaded.device), use_cache=False).logits[0]
+    # A token is predicted from the place before it.
     scores = logits[sample.positions.to(loaded.device) - 1].float() / sampling.temperature
     if sample.legal is not None:
         barred = torch.ones_like(scores, dtype=torch.bool)
         for row, words in enumerate(sample.legal):
             barred[row, slice(None) if words is None else list(words)] = False
-        scores = scores.masked_fill(barred, -1e30)
+        scores = scores.masked_fill(barred, _NEVER)
     if sampling.truncates:
-        scores = scores.masked_fill(_left_out(scores, sampling, sample.learned_ids.to(loaded.device)), -1e30)
+        truncated = _truncated(scores, sampling, sample.learned_ids.to(loaded.device))
+        scores = scores.masked_fill(truncated, _NEVER)
     return scores.log_softmax(-1)
 
 
-def _left_out(scores: Tensor, sampling: SamplingConfig, drawn: Tensor) -> Tensor:
+def _truncated(scores: Tensor, sampling: SamplingConfig, drawn: Tensor) -> Tensor:
     """(A, V) bool: behind the likeliest ``top_k``, or behind those that hold ``top_p`` of their mass; what was drawn is not."""
     order = scores.argsort(-1, descending=True)
     ranked = scores.gather(-1, order)
     ranks = torch.arange(scores.shape[-1], device=scores.device)
     beyond = ranks >= (sampling.top_k or scores.shape[-1])
-    mass = ranked.masked_fill(beyond, -1e30).softmax(-1)
+    mass = ranked.masked_fill(beyond, _NEVER).softmax(-1)
     beyond = beyond | (mass.cumsum(-1) - mass >= sampling.top_p)
-    return torch.zeros_like(beyond).scatter(-1, order, beyond).scatter(-1, drawn[:, None], False)
+    truncated = torch.zeros_like(beyond).scatter(-1, order, beyond)
+    # Rounding at the edge of top_p must not make a token that was drawn impossible.
+    return truncated.scatter(-1, drawn[:, None], False)
 
 
 @torch.no_grad()
@@ -89,6 +94,7 @@ def check_draws(
         laws.not_measured["draws"] = "an answer behind a shorter prompt"
         return
     laws.check("sampler", logprobs_again, scores, sample, 5e-4 if exact else 0.5)
+    # Calls of agents of somebody else come in any order: their numbers are drawn by the content of what is read.
     if not spec.stepping.by_content and not spec.foreign:
         episode = group_members(groups)[sample.episode].episode
         laws.check("draws", numbers_again, groups, config.dynamic_sampling)
@@ -120,19 +126,19 @@ def drawn_again(
     above = chances.cumsum(-1)[rows, sample.learned_ids]
     below = above - chances[rows, sample.learned_ids]
     distances: list[Tensor] = []
+    # An episode does not say in which round of dynamic sampling it was rolled out: one of them must fit.
     for attempt in range(config.dynamic_sampling + 1):
         key = ("step", step, attempt, episode.group, episode.member)
-        longest = config.sampling.max_new_tokens
-        numbers = {turn: _numbers(child_seed(config.seed, *key, turn), longest) for turn in set(ints(sample.turns))}
-        own = [numbers[turn][offset] for turn, offset in zip(ints(sample.turns), ints(sample.offsets), strict=True)]
-        points = torch.tensor(own, dtype=torch.float64)
+        numbers: dict[int, list[float]] = {}
+        for turn in set(ints(sample.turns)):
+            rng = np.random.default_rng(child_seed(config.seed, *key, turn))
+            numbers[turn] = rng.random(config.sampling.max_new_tokens).tolist()
+        places = zip(ints(sample.turns), ints(sample.offsets), strict=True)
+        points = torch.tensor([numbers[turn][offset] for turn, offset in places], dtype=torch.float64)
         distances.append(torch.maximum(below - points, points - above))
     distance = min(distances, key=lambda values: float(values.max()))
     worst = int(distance.argmax())
-    place = f"group {episode.group}, member {episode.member}, turn {int(sample.turns[worst])}, token {int(sample.offsets[worst])}"
+    token = f"turn {int(sample.turns[worst])}, token {int(sample.offsets[worst])}"
+    place = f"group {episode.group}, member {episode.member}, {token}"
     outside = f"{place}: how far its random number lies outside of the token's share"
     yield Pair(max(0.0, float(distance[worst])), 0.0, outside, rounding)
-
-
-def _numbers(seed: int, count: int) -> list[float]:
-    return np.random.default_rng(seed).random(count).tolist()

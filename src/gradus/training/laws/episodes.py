@@ -8,20 +8,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Reward
+from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward
 from gradus.core.records import FAULTS
 from gradus.core.values import number_of, plain
 from gradus.rewards.grading import rewards_of
-from gradus.training.laws.runner import Episodes, Groups, NotMeasured, Pair, Pairs, holds, worst_of
+from gradus.rollouts import episodes_of
+from gradus.training.data.sequences import Episodes, Groups
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, close, holds, worst_of
 from gradus.training.laws.tasks import member_of, row_of
 
 _GROUPS = 12  # before independence is asked
 _ERRORS = 6.0  # standard errors
-_LEAST = 0.05  # of the share of equal pairs, below which a difference is no matter
+_LEAST = 0.05  # difference of the share of equal pairs that always passes
 _RETURN = "sum of the environment's own rewards"  # as a grader says that it is
 _GRADED = 2  # groups that are graded again
 
@@ -32,13 +35,13 @@ def add_pairs(sums: list[float], groups: Groups) -> None:
     For two independent draws P(a = b) = E[p(a)], so 1{a = b} - (p(a) + p(b)) / 2 has mean 0.
     """
     for group in groups:
-        tokens = [episode.turns[0].tokens for episode in group.episodes if episode.turns]
-        answers = [answer for answer in tokens if answer is not None]
+        first_turns = [episode.turns[0] for episode in group.episodes if episode.turns]
+        answers = [turn.tokens for turn in first_turns if turn.tokens is not None]
         if len(answers) < 2:
             continue
         counts = Counter(answer.action_ids for answer in answers)
-        pairs = math.comb(len(answers), 2)
-        equal = sum(math.comb(count, 2) for count in counts.values()) / pairs
+        equal_pairs = sum(math.comb(count, 2) for count in counts.values())
+        equal = equal_pairs / math.comb(len(answers), 2)
         chances = [math.exp(min(0.0, math.fsum(answer.logprobs))) for answer in answers]
         expected = math.fsum(chances) / len(chances)
         variance = expected * (1 - expected) / len(answers)
@@ -61,34 +64,38 @@ def kinds_of(groups: Groups, dropped: Groups) -> set[str]:
     """What can be seen in a step that many a step does not have: how episodes end, equal rewards, missing ones, dropped groups."""
     kinds = {"dropped"} if dropped else set[str]()
     for group in (*groups, *dropped):
-        values = {None if value is None else round(value, 9) for value in group.values()}
-        kinds |= {"equal"} if len(values) == 1 else set[str]()
-        kinds |= {"missing"} if None in values else set[str]()
+        rewards = {None if value is None else round(value, 9) for value in group.values()}
+        if len(rewards) == 1:
+            kinds.add("equal")
+        if None in rewards:
+            kinds.add("missing")
         for episode in group.episodes:
             kinds.add(episode.stop.value)
-            kinds |= {"cut" for turn in episode.turns if turn.cut}
-            kinds |= {"invalid" for turn in episode.turns if not turn.valid}
+            if any(turn.cut for turn in episode.turns):
+                kinds.add("cut")
+            if not all(turn.valid for turn in episode.turns):
+                kinds.add("invalid")
     return kinds
 
 
 def weighed_again(groups: Groups, grader: Grader) -> Pairs:
     """A reward is the sum of its terms, and the terms of a component are its weight times the component; the one that differs most."""
-    for episode in (episode for group in groups for episode in group.episodes):
+    for episode in episodes_of(groups):
         reward = episode.reward
         if reward is None or reward.value is None or not reward.terms or episode.stop in FAULTS:
             continue
         sums = dict.fromkeys(reward.components, 0.0)
-        for term in (term for terms in reward.terms for term in terms):
+        for term in chain.from_iterable(reward.terms):
             sums[term.component] = sums.get(term.component, 0.0) + term.value
-        again = {"the sum of its terms": (reward.value, math.fsum(sums.values()))}
+        twice = {"the sum of its terms": (reward.value, math.fsum(sums.values()))}
         if grader.summary == _RETURN:
-            again["the sum of its environment's own rewards (env_reward)"] = reward.value, episode.env_return or 0.0
+            env_return = episode.env_return or 0.0
+            twice["the sum of its environment's own rewards (env_reward)"] = reward.value, env_return
         for name in grader.weights.keys() & reward.components.keys():
             weighed = grader.weights[name] * (reward.components[name] or 0.0)
-            again[f"component {name} by its weight"] = sums[name], weighed
-        for what, (first, second) in again.items():
-            place = f"the reward of {member_of(episode)}, against {what}"
-            yield Pair(first, second, place, 1e-6 * max(1.0, abs(second)))
+            twice[f"component {name} by its weight"] = sums[name], weighed
+        for what, (first, second) in twice.items():
+            yield close(first, second, 1e-6, f"the reward of {member_of(episode)}, against {what}")
 
 
 def asked_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs:
@@ -100,20 +107,30 @@ def asked_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs:
     if not functions:
         raise NotMeasured("reward functions that read the text of one answer")
     for group in groups[: -1 - _GRADED : -1]:
-        episodes = [each for each in group.episodes if each.reward and each.stop not in FAULTS and len(each.turns) == 1]
+        usable = [episode for episode in group.episodes if episode.reward and episode.stop not in FAULTS]
+        episodes = [episode for episode in usable if len(episode.turns) == 1]
         rows = [_row_and_answer(spec, episode) for episode in episodes]
-        for name, function in functions.items() if rows else ():
-            alone, together = [_asked(function, [row]) for row in rows], _asked(function, rows)
+        if not rows:
+            continue
+        for name, function in functions.items():
+            alone = [_asked(function, [row]) for row in rows]
+            together = _asked(function, rows)
             if isinstance(together, list) and [[value] for value in together] != alone:
                 raise NotMeasured("reward functions that look at each answer alone, and agree with themselves")
-            for episode, values in zip(episodes, alone, strict=True):
-                assert episode.reward is not None
-                stored, value = episode.reward.components.get(name), values[0] if isinstance(values, list) else None
-                place = f"{member_of(episode)}: component {name}, against its function asked of the row"
-                yield holds(stored is None, f"{place}, is missing", value is None)
-                yield Pair(stored or 0.0, value or 0.0, place, 1e-9 * max(1.0, abs(value or 0.0)))
-                missing = isinstance(values, list) or episode.reward.value is None
-                yield holds(missing, f"{member_of(episode)} has no reward after {values}")
+            for episode, result in zip(episodes, alone, strict=True):
+                yield from _same_component(episode, name, result)
+
+
+def _same_component(episode: Episode, name: str, result: list[float | None] | str) -> Pairs:
+    """Holds a component of a reward to what its function gives, or to the missing reward if it raises."""
+    assert episode.reward is not None
+    stored = episode.reward.components.get(name)
+    value = result[0] if isinstance(result, list) else None
+    place = f"{member_of(episode)}: component {name}, against its function asked of the row"
+    yield holds(stored is None, f"{place}, is missing", value is None)
+    yield close(stored or 0.0, value or 0.0, 1e-9, place)
+    missing = isinstance(result, list) or episode.reward.value is None
+    yield holds(missing, f"{member_of(episode)} has no reward after {result}")
 
 
 def _row_and_answer(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
@@ -127,11 +144,15 @@ def _row_and_answer(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
 def _asked(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> list[float | None] | str:
     """What a reward function gives for rows, or what it raises. Raises NotMeasured if it reads what only a training has."""
     parameters = inspect.signature(function).parameters.values()
-    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-    names = {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    names = {parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD}
     if inspect.iscoroutinefunction(function) or names - rows[0].keys():
         raise NotMeasured("reward functions that read rows and answers alone")
-    arguments = {name: [copy.deepcopy(row[name]) for row in rows] for name in (rows[0] if takes_all else names)}
+    if len(names) < len(parameters):  # it takes **columns
+        names = rows[0].keys()
+    arguments: dict[str, list[Any]] = {}
+    for name in names:
+        # Copies: a function may change what it is given, and it is asked several times.
+        arguments[name] = [copy.deepcopy(row[name]) for row in rows]
     try:
         return [None if value is None else number_of(value) for value in function(**arguments)]
     except Exception as error:
@@ -140,32 +161,41 @@ def _asked(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> l
 
 def graded_again(groups: Groups, grader: Grader) -> Pairs:
     """Two groups, given to the grader itself as they were stored: the same reward, term by term, unless it disagrees with itself."""
-    graded = [group for group in groups[::-1] if any(value is not None for value in group.values())]
-    for group in graded[:_GRADED]:
+    graded = filter(_has_reward, groups[::-1])
+    for group in islice(graded, _GRADED):
         episodes = [episode for episode in group.episodes if episode.stop not in FAULTS]
-        if any("judge_cost" in name for episode in episodes if episode.reward for name in episode.reward.metrics):
+        rewards = [episode.reward for episode in episodes if episode.reward]
+        if any("judge_cost" in name for reward in rewards for name in reward.metrics):
             raise NotMeasured("a judge that costs nothing")
         bare = [replace(episode, reward=None, metrics={}) for episode in episodes]
         again, once_more = _rewards(bare, grader), _rewards(bare, grader)
-        if [_terms(reward) for reward in again] != [_terms(reward) for reward in once_more]:
+        if again != once_more:
             raise NotMeasured("a grader that agrees with itself")
         for episode, second in zip(episodes, again, strict=True):
             place = f"the reward of {member_of(episode)} (and of its turns)"
-            first, other = _terms(episode.reward), _terms(second)
-            yield Pair(len(first), len(other), f"{place}, how many numbers there are")
-            yield worst_of(np.array([0.0, *first]), np.array([0.0, *other]), place, 1e-9 * max(map(abs, [1.0, *first])))
+            first = _numbers(episode.reward)
+            yield Pair(len(first), len(second), f"{place}, how many numbers there are")
+            rounding = 1e-9 * max(1.0, *map(abs, first))
+            # With a 0 in front there is something to compare if both have no reward.
+            yield worst_of(np.array([0.0, *first]), np.array([0.0, *second]), place, rounding)
 
 
-def _rewards(episodes: Episodes, grader: Grader) -> list[Reward | None]:
-    """The rewards of the members of a group; None of one that cannot be graded."""
+def _has_reward(group: Group) -> bool:
+    return any(value is not None for value in group.values())
+
+
+def _rewards(episodes: Episodes, grader: Grader) -> list[list[float]]:
+    """The rewards of the members of a group, in numbers; none of one that cannot be graded."""
     try:
-        return list(grader.rewards(episodes))
+        return [_numbers(reward) for reward in grader.rewards(episodes)]
     except Exception:
         if len(episodes) == 1:
-            return [None]
+            return [[]]
         return [_rewards([episode], grader)[0] for episode in episodes]
 
 
-def _terms(reward: Reward | None) -> list[float]:
+def _numbers(reward: Reward | None) -> list[float]:
     """The reward and its part of each turn; empty without one."""
-    return [] if reward is None or reward.value is None else [reward.value, *reward.turn_rewards]
+    if reward is None or reward.value is None:
+        return []
+    return [reward.value, *reward.turn_rewards]

@@ -6,9 +6,8 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,21 +17,22 @@ from gradus.core.records import FAULTS
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints
 from gradus.training.engine.prepare import precision
 from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
-from gradus.training.laws.runner import Episodes, LawRunner, NotMeasured, Pair, Pairs, Samples, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
 from gradus.training.laws.step import StepLaws
 from gradus.training.laws.tokens import texts_again, texts_shown
 from gradus.training.lesson_config import DistillConfig, LessonConfig
 
-_EPISODES = 10_000  # of a set whose order is looked at as a whole
+_MOST_SAMPLES = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # episodes of which two shuffles may be equal by chance
 _LACKING = 2.0**-20  # of a distribution's sum: rounding
 _READ = 4  # samples of a step whose conversation is looked at
 _SAMPLES = 3  # of a step whose loss is computed again
 _ERRORS = 6.0  # standard errors
-_ANSWERS, _TURNS = 512, 2  # that a teacher may state in a turn, and the turns of a sample that are looked at
+_ANSWERS = 512  # that a teacher may state in a turn that is looked at
+_TURNS = 2  # of a sample that are looked at
 
 
 def lesson_text(
@@ -42,33 +42,39 @@ def lesson_text(
 
     ``turns``: of each sample that are learned, None for all. What stands before a sample's last answer holds the conversation before it.
     """
-    learned: dict[tuple[int, int], list[int]] = {}
     for sample in batch:
         place = f"episode {sample.episode}"
         stands = bool(config.history_noise) or sample.learned_ids.equal(sample.ids[sample.positions])
         yield holds(stands, f"{place} learns the tokens that it reads")
-        numbers, targets = ints(sample.turns), ints(sample.learned_ids)
-        count, most = len(set(numbers)), turns or len(numbers)
-        yield Pair(
-            count,
-            min(count, most),
-            f"{place}: turns that are learned in a step that is short (short_turns_share) or not",
-        )
-        for turn, token in zip(numbers, targets, strict=True):
-            learned.setdefault((sample.episode, turn), []).append(token)
+        count = len(set(ints(sample.turns)))
+        what = "turns that are learned in a step that is short (short_turns_share) or not"
+        yield Pair(count, min(count, turns or count), f"{place}: {what}")
     for sample in batch[:_READ]:
         yield from _conversation_again(renderer, episodes[sample.episode], sample, config)
-    pairs = [(number, turn) for number in {sample.episode for sample in batch} for turn in episodes[number].turns]
-    for number, turn in pairs:
-        ids, place = learned.get((number, turn.index), []), f"episode {number}, turn {turn.index}"
-        if ids or turns is None:
-            yield holds(bool(ids), f"{place} is learned", turn.valid)
-        if ids and turn.asked is None and not episodes[number].tools:
-            text = renderer.decode(ids).strip()
-            yield holds(turn.action.strip() in text, f"{place}: the learned targets are the answer's text")
-            yield holds(
-                ids[-1] in renderer.stop_ids, f"{place}: the token that ends an answer is learned", not turn.cut
-            )
+    learned = _learned_tokens(batch)
+    for number in {sample.episode for sample in batch}:
+        episode = episodes[number]
+        for turn in episode.turns:
+            place = f"episode {number}, turn {turn.index}"
+            ids = learned.get((number, turn.index), [])
+            # In a short step a turn without learned tokens may be one that the step leaves out.
+            if ids or turns is None:
+                yield holds(bool(ids), f"{place} is learned", turn.valid)
+            # Calls of tools, and answers to another agent's requests, are written by the template, not as the action's text.
+            if ids and turn.asked is None and not episode.tools:
+                text = renderer.decode(ids).strip()
+                yield holds(turn.action.strip() in text, f"{place}: the learned targets are the answer's text")
+                ends = ids[-1] in renderer.stop_ids
+                yield holds(ends, f"{place}: the token that ends an answer is learned", not turn.cut)
+
+
+def _learned_tokens(batch: Samples) -> dict[tuple[int, int], list[int]]:
+    """Episode and turn -> the ids that a batch learns of it."""
+    learned: dict[tuple[int, int], list[int]] = {}
+    for sample in batch:
+        for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
+            learned.setdefault((sample.episode, turn), []).append(token)
+    return learned
 
 
 def _conversation_again(renderer: Renderer, episode: Episode, sample: TrainingSample, config: LessonConfig) -> Pairs:
@@ -102,24 +108,31 @@ def turns_again(config: LessonConfig, *key: int) -> int | None:
     return config.short_turns if short else None
 
 
-def order_of_lessons(epochs: Sequence[Sequence[Samples]], samples: Samples, training: Episodes) -> Pairs:
-    """Samples are of all the episodes that are not held out; an epoch's batches have each of them once, the next one's in another order."""
-    usable = [episode for episode in training if episode.stop not in FAULTS]
-    taught = sum(any(turn.valid and (turn.action or not turn.cut) for turn in episode.turns) for episode in usable)
+def order_of_lessons(batch: Callable[[int], Samples], steps: int, samples: Samples, training: Episodes) -> Pairs:
+    """Samples are of all the episodes that are not held out; an epoch's batches have each of them once, the next one's in another order.
+
+    ``batch``: the samples of a step; ``steps``: of an epoch.
+    """
+    if len(samples) > _MOST_SAMPLES:
+        return
     numbers = {sample.episode for sample in samples}
+    taught = sum(map(_is_taught, training))
     yield Pair(len(numbers), taught, "the episodes that are trained on, of those that are not held out for validation")
-    orders = [[each.episode for batch in epoch for each in batch] for epoch in epochs]
+    orders: list[list[int]] = []
+    for first in (1, 1 + steps):
+        epoch = chain.from_iterable(map(batch, range(first, first + steps)))
+        orders.append([sample.episode for sample in epoch])
     for order in orders:
         parted = numbers ^ set(order)
         yield Pair(len(parted), 0, f"episodes that an epoch lacks or should not have ({sorted(parted)[:3]})")
         yield Pair(len(order), len(samples), "the samples of an epoch, each once")
-    if len(orders) > 1 and len(numbers) >= _FEW:
+    if len(numbers) >= _FEW:
         yield holds(orders[0] == orders[1], "two epochs have their episodes in one order", False)
 
 
-def few_enough(samples: Samples) -> bool:
-    """Says whether two epochs of samples may be looked at as a whole."""
-    return len(samples) <= _EPISODES
+def _is_taught(episode: Episode) -> bool:
+    """Says whether an episode has a token to learn: those of a valid answer. An empty one that a limit cut has none."""
+    return episode.stop not in FAULTS and any(turn.valid and (turn.action or not turn.cut) for turn in episode.turns)
 
 
 def rolled_again(
@@ -149,27 +162,37 @@ def stated_again(
     for turn in sorted(set(ints(sample.turns)))[-_TURNS:]:
         if not stated[turn] or math.prod(len(span.answers) for span in stated[turn]) > _ANSWERS:
             continue
-        begun: list[tuple[Sequence[int], float]] = []
-        for words in product(*[zip(span.answers, span.probabilities, strict=True) for span in stated[turn]]):
-            text, chance = " ".join(word for word, _ in words), math.prod([chance for _, chance in words])
-            begun.append((renderer.encode_answer(text), float(chance)))
+        answers = _spelled_answers(renderer, stated[turn])
         rows = ints((sample.turns == turn).nonzero()[:, 0])
         for place, (row, token) in enumerate(zip(rows, ints(sample.learned_ids[rows]), strict=True)):
             shares: dict[int, float] = {}
-            for spelled, chance in begun:
+            for spelled, chance in answers:
                 shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance
             if logprobs is None:
                 assert sample.soft is not None
                 ids, chances = (part[row] for part in sample.soft)
-                word = max(shares, key=lambda each: shares[each])
-                first = float(chances[ids == word].sum())
+                word = max(shares, key=shares.__getitem__)
+                target = float(chances[ids == word].sum())
             else:
-                word, first = token, float(logprobs[row].exp().nan_to_num(0.0))
+                word = token
+                target = float(logprobs[row].exp().nan_to_num(0.0))
             where = f"turn {turn}, token {place}: the teacher's probability of a token (the target), from the answers that it states"
-            yield Pair(first, shares.get(word, 0.0) / math.fsum(shares.values()), where, 1e-4)
-            begun = [(spelled, chance) for spelled, chance in begun if spelled[place] == token]
-            if not math.fsum(chance for _, chance in begun):
+            yield Pair(target, shares.get(word, 0.0) / math.fsum(shares.values()), where, 1e-4)
+            answers = [(spelled, chance) for spelled, chance in answers if spelled[place] == token]
+            # The student says what the teacher never does: from here on there is no target.
+            if not math.fsum(chance for _, chance in answers):
                 break
+
+
+def _spelled_answers(renderer: ChatRenderer, spans: AnswerDistribution) -> list[tuple[Sequence[int], float]]:
+    """All answers that a teacher may give, one word for each span, in tokens, with their probabilities."""
+    words = [zip(span.answers, span.probabilities, strict=True) for span in spans]
+    answers: list[tuple[Sequence[int], float]] = []
+    for combination in product(*words):
+        text = " ".join(word for word, _ in combination)
+        chance = math.prod([chance for _, chance in combination])
+        answers.append((renderer.encode_answer(text), float(chance)))
+    return answers
 
 
 def plain_likelihood(loaded: LoadedModel, sample: TrainingSample) -> Tensor:
@@ -187,12 +210,15 @@ def plain_divergence(
         with torch.no_grad():
             p = plain_scores(teacher, sampling, bare)
     else:
+        # A word ``other`` stands for what is lacking, and no sum over all words knows how it is spread.
         if sample.soft is None or float((1.0 - sample.soft[1].sum(1)).abs().max()) > _LACKING:
             raise NotMeasured("a teacher that states all that it may say")
         ids, chances = (part.to(q.device) for part in sample.soft)
         p = torch.zeros_like(q).scatter_add(1, ids, chances.to(q)).log().clamp(min=-1e30)
-    if name in ("forward", "reverse"):
-        return _kl(p, q) if name == "forward" else _kl(q, p)
+    if name == "forward":
+        return _kl(p, q)
+    if name == "reverse":
+        return _kl(q, p)
     mixture = torch.logaddexp(p, q) - math.log(2)
     return (_kl(p, mixture) + _kl(q, mixture)) / 2
 
@@ -217,7 +243,8 @@ class LessonLaws(StepLaws):
         part: Callable[[Samples], Tensor],
     ) -> None:
         super().__init__(runner, loaded, config)
-        self.config, self._plain, self._part = config, plain, part
+        self.config = config
+        self._plain, self._part = plain, part
 
     def passed(self, samples: Samples, optimizer: torch.optim.Optimizer, lr: float, tokens: int) -> None:
         """Between the passes, which had so many learned ``tokens``, and the optimizer's step."""
@@ -232,8 +259,9 @@ class LessonLaws(StepLaws):
         if self.config.gradient_checkpointing:
             raise NotMeasured("gradient_checkpointing = false")
         start = self.runner.step * STRIDE % len(samples)
-        some = [beginning(self.loaded, sample) for sample in (*samples[start:], *samples[:start])[:_SAMPLES]]
-        some = [sample for sample in some if sample.actions]
+        drawn = (*samples[start:], *samples[:start])[:_SAMPLES]
+        begun = [beginning(self.loaded, sample) for sample in drawn]
+        some = [sample for sample in begun if sample.actions]
         if not some:
             raise NotMeasured("an answer behind a shorter prompt")
         # A passage back through the model costs twice as much as one forward, so gradients are compared once.
@@ -245,7 +273,8 @@ class LessonLaws(StepLaws):
             if self.config.observations:
                 read = torch.cat([read_logprobs(self.loaded, sample) for sample in some])
                 again = again - self.config.observations * read.sum() / n_tokens
-        value, share = float(again.detach()), sum(sample.actions for sample in some) / n_tokens
+        value = float(again.detach())
+        share = sum(sample.actions for sample in some) / n_tokens
         place = f"the loss of {len(some)} samples, by plain passes (tokens read and their positions, targets, observations by their weight)"
         yield Pair(float(loss.detach()), value, place, self.rounding * (share + abs(value)))
         if is_first:
@@ -256,16 +285,19 @@ class LessonLaws(StepLaws):
 def held_out_again(loss: float, plain: Callable[[TrainingSample], Tensor], samples: Samples, rounding: float) -> Pairs:
     """The validation loss of some samples is the mean of their tokens, by plain passes."""
     with torch.no_grad():
-        again = float(sum(plain(sample) for sample in samples)) / sum(sample.actions for sample in samples)
-    yield Pair(
-        loss, again, "the validation (held-out) loss, a mean over the learned tokens", rounding * (1 + abs(again))
-    )
+        total = float(sum(plain(sample) for sample in samples))
+    again = total / sum(sample.actions for sample in samples)
+    place = "the validation (held-out) loss, a mean over the learned tokens"
+    yield Pair(loss, again, place, rounding * (1 + abs(again)))
 
 
 def lowest_again(metrics: Path, best: float | None) -> Pairs:
     """The loss that chose the best weights is the lowest of the validations in the metrics."""
-    records: list[dict[str, Any]] = [json.loads(line) for line in metrics.read_bytes().splitlines()]
-    losses = [record["validation_loss"] for record in records if record.get("validation_loss") is not None]
+    losses: list[float] = []
+    for line in metrics.read_bytes().splitlines():
+        loss = json.loads(line).get("validation_loss")
+        if loss is not None:
+            losses.append(loss)
     if not losses or best is None:
         raise NotMeasured("a validation")
     yield Pair(best, min(losses), "the lowest validation loss")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.training.config import GrpoConfig
-from gradus.training.laws.movement import fingerprint, unmoved
+from gradus.training.laws.movement import BetweenUpdates, fingerprint, some_sum, unmoved
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, apart, holds, norm_of
 from gradus.training.trainer_config import TrainerConfig
 
@@ -32,11 +32,9 @@ def probe(model: nn.Module) -> Tensor:
 
 def frozen_sums(model: nn.Module) -> Tensor:
     """(n,) the sum of some numbers of each frozen tensor, spread over it."""
-    frozen = [
-        parameter for parameter in model.parameters() if not parameter.requires_grad and parameter.is_floating_point()
-    ]
-    some = [parameter.flatten()[:: 1 + parameter.numel() // 64].double().sum() for parameter in frozen]
-    return torch.stack(some).cpu() if some else torch.zeros(0)
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    sums = [some_sum(parameter) for parameter in frozen if parameter.is_floating_point()]
+    return torch.stack(sums).cpu() if sums else torch.zeros(0)
 
 
 class StillModels:
@@ -49,28 +47,17 @@ class StillModels:
         self._frozen = frozen_sums(loaded.model)
         self._start = probe(loaded.model)
         self._moved = 0.0  # nats, when it was last checked
-        self._left: dict[str, float] = {}  # by the last update, if it was watched
-
-    def begins(self, laws: LawRunner, optimizer: torch.optim.Optimizer) -> None:
-        """Before an update: nothing has moved since the last one, if that was watched."""
-        if self._left:
-            laws.check("optimizer", unmoved, self._left, fingerprint(self._loaded, optimizer))
-            laws.worst.pop("optimizer", None)  # not in a resumed run, whose metrics are the same
-            self._left = {}
+        self.between = BetweenUpdates(loaded)
 
     def ends(
         self, laws: LawRunner, optimizer: torch.optim.Optimizer, moved_by: torch.optim.Optimizer, kl: float | None
     ) -> None:
         """Behind an update that is watched: what moved the weights is the run's optimizer."""
-        self._left = fingerprint(self._loaded, optimizer)
-        laws.check("optimizer", unmoved, fingerprint(self._loaded, moved_by), self._left)
+        end = self.between.ends(optimizer)
+        laws.check("optimizer", unmoved, fingerprint(self._loaded, moved_by), end)
         laws.check("optimizer", self.frozen_tensors)
         laws.check("reference", self.reference_again, kl)
         laws.check("optimizer", adapters_again, self._loaded, self._config, laws.step)
-
-    def forget(self) -> None:
-        """Weights or moments are going to be others."""
-        self._left = {}
 
     def frozen_tensors(self) -> Pairs:
         """No frozen tensor has moved."""
@@ -84,9 +71,8 @@ class StillModels:
             raise NotMeasured("kl_coef above 0")
         with self._reference() as model:
             distance = (probe(model) - self._start).abs().max()
-        yield Pair(
-            float(distance), 0.0, "its log-probs of drawn ids, against the first step's", _rounding(self._loaded, 0.0)
-        )
+        place = "its log-probs of drawn ids, against the first step's"
+        yield Pair(float(distance), 0.0, place, _rounding(self._loaded, 0.0))
         # The divergence is that of the weights before this step: it follows the movement that the check before this one saw.
         if kl is not None and self._moved > 0.05:
             yield holds(kl != 0.0, "the divergence from it after weights moved")
@@ -96,21 +82,24 @@ class StillModels:
 @torch.no_grad()
 def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Pairs:
     """What an adapter adds to its layer is alpha / rank times B A x, on drawn x."""
-    layers: list[Any] = [
-        each for each in loaded.model.modules() if getattr(each, "lora_A", None) and hasattr(each, "base_layer")
-    ]
+    modules: Iterable[Any] = loaded.model.modules()
+    layers = [module for module in modules if getattr(module, "lora_A", None) and hasattr(module, "base_layer")]
     if config.lora is None or config.quantize or not layers:
         raise NotMeasured("adapters (LoRA) that are not on quantized weights")
     layer = layers[step % len(layers)]
     (first,), (second,) = layer.lora_A.values(), layer.lora_B.values()
     x = torch.randn(4, first.in_features, generator=torch.Generator().manual_seed(step)).to(first.weight)
-    base = layer.base_layer(x.to(layer.base_layer.weight))
-    added = (layer(x.to(layer.base_layer.weight)) - base).float()
+    inputs = x.to(layer.base_layer.weight)
+    base = layer.base_layer(inputs)
+    added = (layer(inputs) - base).float()
     scale = config.lora.alpha / config.lora.rank
     again = scale * (x @ first.weight.mT @ second.weight.mT).float()
-    exact = base.dtype == torch.float32
+    rounding, noise = 0.1, 0.02
+    if base.dtype == torch.float32:
+        rounding, noise = 1e-3, 1e-5
     place = f"what an adapter (LoRA) adds to its layer, by alpha / rank = {scale:g}"
-    yield apart(added, again, 1e-3 if exact else 0.1, place, (1e-5 if exact else 0.02) * norm_of(base))
+    # What is added is a difference of sums with the base in them, whose rounding stays.
+    yield apart(added, again, rounding, place, noise * norm_of(base))
 
 
 def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Pairs:
@@ -119,8 +108,8 @@ def loaded_again(folder: Path, loaded: LoadedModel, quantized: bool) -> Pairs:
     if size > _LARGEST or quantized:
         raise NotMeasured("a second model of this size in memory")
     again = load_model(folder, device=str(loaded.device), dtype=loaded.dtype)
-    prompts = [each.renderer.first("Be brief.", "What is 2 + 2?") for each in (again, loaded)]
-    yield holds(prompts[0] == prompts[1], f"{folder} reads a prompt as the same tokens")
+    first, second = (model.renderer.first("Be brief.", "What is 2 + 2?") for model in (again, loaded))
+    yield holds(first == second, f"{folder} reads a prompt as the same tokens")
     distance = (probe(again.model) - probe(loaded.model)).abs().max()
     yield Pair(float(distance), 0.0, f"log-probs of drawn ids under {folder}, loaded again", _rounding(loaded, 1e-4))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from gradus.core import Episode, Group
-from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.law_names import LAWS, LawName
 
@@ -32,14 +30,16 @@ class Pair:
 
 
 Pairs = Iterator[Pair]
-Samples = Sequence[TrainingSample]
-Groups = Sequence[Group]
-Episodes = Sequence[Episode]
 
 
 def holds(claim: bool, place: str, truth: bool = True) -> Pair:
     """Compares whether something is so."""
     return Pair(claim, truth, f"whether {place}")
+
+
+def close(first: float, second: float, share: float, place: str) -> Pair:
+    """Compares two numbers; ``share`` of the second, or of 1 if it is less, is allowed."""
+    return Pair(first, second, place, share * max(1.0, abs(second)))
 
 
 def norm_of(tensor: Tensor) -> float:
@@ -103,8 +103,9 @@ class LawRunner:
     @property
     def due(self) -> bool:
         """Says whether laws are checked at this step: a power of four, or 0, or one that shows something new."""
-        is_power_of_two = self.step & (self.step - 1) == 0
-        return self.new or (is_power_of_two and self.step.bit_length() % 2 == 1) or self.step == 0
+        is_power_of_two = self.step & (self.step - 1) == 0  # or 0
+        is_power_of_four = is_power_of_two and self.step.bit_length() % 2 == 1
+        return self.new or self.step == 0 or is_power_of_four
 
     def check(self, law: LawName, pairs: Callable[..., Pairs], *args: Any) -> None:
         """Compares the pairs that a law computes from ``args``. Raises LawBroken at the first that differ."""
@@ -126,7 +127,8 @@ class LawRunner:
             share = difference / pair.allowed if pair.allowed else 0.0
             self.worst[law] = max(share, self.worst.get(law, 0.0))
             return
-        if math.isnan(difference):  # that has an error of its own
+        # NaN: a loss or gradient that is not finite has an error of its own, which says more.
+        if math.isnan(difference):
             return
         raise LawBroken(
             law,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -12,9 +10,8 @@ from torch import Tensor
 from gradus.policies.local.cpu.support import autocasts, has_fast_bfloat16
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.master_weights import master_of
-from gradus.training.engine.optimizers import trainable
-from gradus.training.laws.movement import Movement, drawn_tensors
-from gradus.training.laws.runner import LawRunner, Pair, Pairs, apart, norm_of
+from gradus.training.laws.movement import Movement, drawn_tensors, gradient_norm
+from gradus.training.laws.runner import LawRunner, Pair, Pairs, apart
 from gradus.training.trainer_config import TrainerConfig
 
 _CANCELLED = 1e-6  # norm of a gradient of which nothing but rounding is left
@@ -51,27 +48,21 @@ class StepLaws:
         self._hook.remove()
         gradient = master_of(self._tensors[0]).grad
         if gradient is not None:
-            yield apart(
-                gradient.float(), torch.as_tensor(self._sum), 1e-4, f"the sum of the gradients of {self._names}"
-            )
+            place = f"the sum of the gradients of {self._names}"
+            yield apart(gradient.float(), torch.as_tensor(self._sum), 1e-4, place)
 
     def same_gradient(self, first: Tensor, second: Tensor, place: str) -> Pair:
         """Compares two gradients (n,) of the drawn tensors; rounding is that of the sums of the whole gradient."""
-        gradients = [master_of(tensor).grad for tensor in trainable(self.loaded.model).values()]
-        norm = math.hypot(*(norm_of(gradient) for gradient in gradients if gradient is not None))
-        place = f"the gradient of {self._names}, {place}"
         # Where a token's terms cancel (a student that is its teacher, a solved task) only the rounding of probabilities is left.
-        noise = 0.1 * self.rounding * norm + _CANCELLED
-        return apart(first, second, 5 * self.rounding, place, noise)
+        noise = 0.1 * self.rounding * gradient_norm(self.loaded.model) + _CANCELLED
+        return apart(first, second, 5 * self.rounding, f"the gradient of {self._names}, {place}", noise)
 
     def gradient(self, losses: Iterable[Tensor]) -> Tensor:
         """(n,) the gradients of a loss, in parts, by the drawn tensors, one after another; one that has none counts 0."""
         total = torch.zeros(sum(map(torch.numel, self._tensors)), device=self.loaded.device)
         for loss in losses:
-            parts: Any = torch.autograd.grad(loss, self._tensors, allow_unused=True)
-            gradients: Sequence[Tensor | None] = parts
-            pairs = zip(gradients, self._tensors, strict=True)
-            total += torch.cat([(0 * tensor if part is None else part).float().flatten() for part, tensor in pairs])
+            parts = torch.autograd.grad(loss, self._tensors, materialize_grads=True)
+            total += torch.cat([part.float().flatten() for part in parts])
         return total
 
     def moves(self, optimizer: torch.optim.Optimizer, config: TrainerConfig, lr: float) -> None:

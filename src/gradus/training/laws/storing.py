@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -17,59 +17,70 @@ from torch import Tensor
 
 from gradus.core import StopReason
 from gradus.core.metrics import SftRecord, StepRecord
-from gradus.core.values import plain
+from gradus.core.values import Json, plain
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rollouts import read_episodes
-from gradus.training.laws.runner import Groups, LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.rollouts import episodes_of, read_episodes
+from gradus.training.data.sequences import Groups
+from gradus.training.engine.optimizers import trainable
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, close, holds
 from gradus.training.run.checkpoints import LocalState
 
 _EPISODES = 4  # of a file, that are compared field by field
 _ROOM = 256  # tokens of an answer outside of an environment, at least
 _LARGEST = 2**30  # bytes that are read back
 _OPEN: Any = safe_open  # it has no types
-Record = Mapping[str, Any]
 
 
 def check_checkpoint(
-    laws: LawRunner, folder: Path, training: LocalState, step: int, state: Record, every: int = 0
+    laws: LawRunner, folder: Path, training: LocalState, step: int, state: Json, every: int = 0
 ) -> None:
     """Holds the newest checkpoint of a run's folder, if it has one, to what is in memory. Raises LawBroken.
 
     Of checkpoints that are written ``every`` so many steps the tensors of the first, second, fourth and so on are read.
     """
-    number, beyond = divmod(step, every) if every else (0, 0)
-    compared = training if beyond or number & (number - 1) == 0 else None
     path = max((folder / "checkpoints").glob("step-*"), default=None)
-    if path is not None:
-        laws.step = step
-        laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
+    if path is None:
+        return
+    # A checkpoint between two planned ones, as of an interrupted run, is always read whole.
+    number, beyond = divmod(step, every) if every else (0, 0)
+    reads_tensors = beyond or number & (number - 1) == 0
+    laws.step = step
+    compared = training if reads_tensors else None
+    laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
 
 
-def same_fields(memory: Record, stored: Record, place: str) -> Pair:
+def same_fields(memory: Json, stored: Json, place: str) -> Pair:
     """Compares what is in memory with what a document says, field by field."""
-    parted = sorted(name for name, value in memory.items() if json.loads(json.dumps(plain(value))) != stored.get(name))
+    as_stored: Json = json.loads(json.dumps({name: plain(value) for name, value in memory.items()}))
+    parted = sorted(name for name, value in as_stored.items() if value != stored.get(name))
     return Pair(len(parted), 0, f"{place}: fields that differ from those of the run ({', '.join(parted)})")
 
 
-def checkpoint_again(path: Path, metrics_path: Path, training: LocalState | None, step: int, state: Record) -> Pairs:
+def checkpoint_again(path: Path, metrics_path: Path, training: LocalState | None, step: int, state: Json) -> Pairs:
     """A checkpoint has the state in memory, and the weights and the optimizer of ``training``."""
     document = _read(path / "state.json")
     metrics = metrics_path.read_bytes()
     memory = {"step": step, "offset": len(metrics), "name": f"step-{step:06d}", **state}
     yield same_fields(memory, {**document, "name": path.name, **document["state"]}, f"{path.name}/state.json")
+    # By their first bytes: a long run has many records that need not be parsed.
     kinds = (b'{"kind": "step"', b'{"kind": "sft"', b'{"kind": "distill"')
-    steps = [line for line in metrics.splitlines() if line.startswith(kinds)]
-    yield Pair(step, len(steps), "the steps in metrics.jsonl, each once")
+    steps = sum(line.startswith(kinds) for line in metrics.splitlines())
+    yield Pair(step, steps, "the steps in metrics.jsonl, each once")
     if training is None:
         return
-    trained = {name: weight.data for name, weight in training.model.named_parameters() if weight.requires_grad}
+    trained = trainable(training.model)
     if sum(weight.nbytes for weight in trained.values()) > _LARGEST:
         raise NotMeasured("trained weights of at most 1 GiB")
     yield from _same_tensors(trained, path / "weights.safetensors", exact=True)
     stored = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
     place = f"{path.name}/optimizer.pt: numbers that differ from the optimizer's"
-    yield Pair(_differing(training.optimizer.state_dict(), stored), 0, place)
+    memory_leaves = dict(_leaves(training.optimizer.state_dict()))
+    stored_leaves = dict(_leaves(stored))
+    differing = len(memory_leaves.keys() ^ stored_leaves.keys())
+    for path_in_state in memory_leaves.keys() & stored_leaves.keys():
+        differing += _differing(memory_leaves[path_in_state], stored_leaves[path_in_state])
+    yield Pair(differing, 0, place)
 
 
 def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> Pairs:
@@ -83,53 +94,68 @@ def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> 
             yield Pair(differing, 0, f"{path.parent.name}/{path.name}: numbers of {name} that differ")
 
 
+def _leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The tensors and other values of nested tables and lists, each with its keys."""
+    if isinstance(document, Mapping):
+        entries = cast(Mapping[Any, Any], document).items()
+    elif isinstance(document, list | tuple):
+        entries = enumerate(cast(Sequence[Any], document))
+    else:
+        yield path, document
+        return
+    for key, value in entries:
+        yield from _leaves(value, (*path, key))
+
+
 def _differing(first: Any, second: Any) -> int:
-    """How many numbers of two nested documents of tensors differ; what only one has counts as one."""
-    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape:
-        one, other = first.detach().cpu(), second.detach().cpu()
-        if one.dtype == other.dtype and one.equal(other):
-            return 0
-        return int((one != other).logical_and(~(one.isnan() & other.isnan())).sum()) + (one.dtype != other.dtype)
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        one, other = cast(Mapping[Any, Any], first), cast(Mapping[Any, Any], second)
-        shared = one.keys() & other.keys()
-        return len(one.keys() ^ other.keys()) + sum(_differing(one[key], other[key]) for key in shared)
-    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
-        pairs = zip(cast(Sequence[Any], first), cast(Sequence[Any], second), strict=False)
-        return abs(len(cast(Any, first)) - len(cast(Any, second))) + sum(_differing(*pair) for pair in pairs)
-    return int(not isinstance(first, type(second)) or bool(first != second))
+    """How many numbers of two tensors of one shape differ; of any other two values 1 if they do."""
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return int(not isinstance(first, type(second)) or bool(first != second))
+    if first.shape != second.shape:
+        return 1
+    one, other = first.detach().cpu(), second.detach().cpu()
+    if one.dtype == other.dtype and one.equal(other):
+        return 0
+    both_nan = one.isnan() & other.isnan()  # NaN is unequal to itself
+    return int(((one != other) & ~both_nan).sum()) + (one.dtype != other.dtype)
 
 
 def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None = None) -> Pairs:
     """A model folder has the settings in memory, how tokens were ``drawn``, the same for transformers, and tensors that are equal by name."""
-    settings, sampling = loaded.settings.model_dump(mode="json"), drawn or loaded.settings.sampling
+    settings = loaded.settings.model_dump(mode="json")
     if drawn is not None:
         settings["sampling"] = drawn.model_dump(mode="json")
-    yield same_fields(
-        settings, _read(folder / "gradus.json"), f"the settings (sampling, prompt) in {folder.name}/gradus.json"
-    )
-    sampling = sampling or SamplingConfig()
-    stops = sorted(loaded.renderer.stop_ids)
-    values: dict[str, Any] = {"do_sample": not sampling.greedy, "eos_token_id": stops}
-    values |= {} if sampling.greedy else sampling.model_dump(include={"temperature", "top_p", "top_k"})
-    values["max_new_tokens"] = max(sampling.max_new_tokens, _ROOM)
-    path = folder / "generation_config.json"
+    place = f"the settings (sampling, prompt) in {folder.name}/gradus.json"
+    yield same_fields(settings, _read(folder / "gradus.json"), place)
+    sampling = drawn or loaded.settings.sampling or SamplingConfig()
+    yield _generation_again(folder / "generation_config.json", sampling, loaded.renderer.stop_ids)
+    # peft leaves the name of the adapter out of the names in its file.
+    tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
+    for path in sorted(folder.glob("*.safetensors")):
+        yield from _same_tensors(tensors, path, exact=False)
+
+
+def _generation_again(path: Path, sampling: SamplingConfig, stop_ids: Collection[int]) -> Pair:
+    """transformers generates by this file as Gradus samples."""
+    values: dict[str, Any] = {
+        "do_sample": not sampling.greedy,
+        "eos_token_id": sorted(stop_ids),
+        "max_new_tokens": max(sampling.max_new_tokens, _ROOM),
+    }
+    if not sampling.greedy:
+        values |= sampling.model_dump(include={"temperature", "top_p", "top_k"})
     # What is the default of transformers is not written; a single token may stand without a list.
     written = {**values, **_read(path)}
     ends = written["eos_token_id"]
     written["eos_token_id"] = [ends] if isinstance(ends, int) else sorted(ends)
-    yield same_fields(values, written, f"{folder.name}/{path.name} (sampling, limit, stop tokens)")
-    tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
-    for path in sorted(folder.glob("*.safetensors")):
-        yield from _same_tensors(tensors, path, exact=False)
+    return same_fields(values, written, f"{path.parent.name}/{path.name} (sampling, limit, stop tokens)")
 
 
 def episodes_again(folder: Path, step: int, groups: Groups) -> Pairs:
     """The file of a step's episodes, read back, has every member of ``groups`` with all that is known of it."""
     path = folder / "episodes" / f"step-{step:06d}.jsonl.gz"
     yield holds(path.is_file(), f"the episodes of step {step} are stored in {path.name}")
-    stored = read_episodes(path).episodes
-    episodes = [episode for group in groups for episode in group.episodes]
+    stored, episodes = read_episodes(path).episodes, episodes_of(groups)
     yield Pair(len(stored), len(episodes), f"the episodes in {path.name}")
     for number in range(0, len(stored), max(1, len(stored) // _EPISODES)):
         written = json.loads(json.dumps(plain(asdict(stored[number]))))
@@ -140,49 +166,53 @@ def line_again(metrics: Path, record: StepRecord | SftRecord) -> Pairs:
     """The last line of this kind in the metrics is the record in memory."""
     kind = json.dumps({"kind": record["kind"]}).removesuffix("}").encode()
     lines = [line for line in _last_lines(metrics) if line.startswith(kind)]
+    # Floats may be NaN, which the file has as null.
     memory = {name: value for name, value in record.items() if isinstance(value, int | str)}
     yield same_fields(memory, json.loads(lines[-1]) if lines else {}, f"the line of a step in {metrics.name}")
 
 
 def figures_again(record: StepRecord, groups: Groups, lr: float) -> Pairs:
     """The means, shares and counts of a step's record are those of its episodes."""
-    episodes = [episode for group in groups for episode in group.episodes]
+    episodes = episodes_of(groups)
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
-    lengths = [[len(turn.tokens.action_ids) for turn in each.turns if turn.tokens] for each in episodes]
-    rewards = [[value for value in group.values() if value is not None] for group in groups]
+    rewards = [_present(group.values()) for group in groups]
     values: dict[str, Sequence[float | None]] = {
         "reward_mean": list(chain(*rewards)),
         "reward_std": [pstdev(group) for group in rewards if len(group) > 1],
-        "true_reward_mean": [each.metrics.get("true_reward") for each in completed],
-        "failed_episodes": [each.stop is StopReason.FAILED for each in episodes],
-        "turn_limit_episodes": [each.stop is StopReason.TURN_LIMIT for each in episodes],
+        "true_reward_mean": [episode.metrics.get("true_reward") for episode in completed],
+        "failed_episodes": [episode.stop is StopReason.FAILED for episode in episodes],
+        "turn_limit_episodes": [episode.stop is StopReason.TURN_LIMIT for episode in episodes],
         "invalid_actions": [not turn.valid for turn in turns],
-        "turns_mean": [len(each.turns) for each in completed],
+        "turns_mean": [len(episode.turns) for episode in completed],
     }
-    again = {name: _mean(each) for name, each in values.items()}
-    again |= {"groups": len(groups), "episodes": len(episodes), "action_tokens": sum(chain(*lengths)), "lr": lr}
     figures: dict[str, Any] = {**record}
     for name, mean in record["components"].items():
         figures[f"component {name}"] = mean
-        again[f"component {name}"] = _mean([each.reward.components.get(name) for each in completed if each.reward])
+        graded = [episode.reward for episode in completed if episode.reward]
+        values[f"component {name}"] = [reward.components.get(name) for reward in graded]
+    again = {name: _mean(column) for name, column in values.items()}
+    tokens = sum(len(turn.tokens.action_ids) for turn in turns if turn.tokens)
+    again |= {"groups": len(groups), "episodes": len(episodes), "action_tokens": tokens, "lr": lr}
     for name, value in again.items():
-        actual = figures.get(name)
-        yield holds(actual is None, f"{name} of the step's record is missing", value is None)
-        yield Pair(
-            actual or 0.0, value or 0.0, f"{name} of the step's record (metrics)", 1e-6 * max(1.0, abs(value or 0.0))
-        )
+        place, actual = f"{name} of the step's record", figures.get(name)
+        yield holds(actual is None, f"{place} is missing", value is None)
+        yield close(actual or 0.0, value or 0.0, 1e-6, f"{place} (metrics)")
+
+
+def _present(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of those that are known; None of none."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    """The mean of those that are present; None of none."""
+    present = _present(values)
+    return fmean(present) if present else None
 
 
 def splits_again(folder: Path, start: Path, every: int, step: int) -> Pairs:
     """splits.json names what the model at ``start`` was taught, and no task that judges is taught or trained; episodes are stored at their steps."""
-    splits, before = (_read(path / "splits.json") for path in (folder, start.parent))
+    splits, before = _read(folder / "splits.json"), _read(start.parent / "splits.json")
     roles = {role: set(splits.get(role, ())) for role in ("teach", "train", "validation", "conditions")}
     forgotten = set(before.get("teach", ())) - roles["teach"]
     yield Pair(len(forgotten), 0, "tasks that the model was taught, which splits.json does not list under teach")
@@ -190,12 +220,11 @@ def splits_again(folder: Path, start: Path, every: int, step: int) -> Pairs:
     yield Pair(len(both), 0, "tasks of splits.json that judge, and are taught or trained on")
     last = step - step % every if every else 0
     path = folder / "episodes" / f"step-{last:06d}.jsonl.gz"
-    yield holds(
-        not last or path.is_file(), f"the episodes of step {last} (store_every) are stored in episodes/{path.name}"
-    )
+    place = f"the episodes of step {last} (store_every) are stored in episodes/{path.name}"
+    yield holds(not last or path.is_file(), place)
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path) -> Json:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
@@ -210,18 +239,18 @@ def best_again(metrics: Path, best_by: str, step: int | None, reward: float | No
     """The best step is the one whose validations have the highest mean reward, of all in the metrics."""
     rewards: dict[int, list[float]] = {}
     for line in metrics.read_bytes().splitlines():
-        record: Record = json.loads(line) if line.startswith(b'{"kind": "validation"') else {}
+        record: Json = json.loads(line) if line.startswith(b'{"kind": "validation"') else {}
         if record and best_by in ("both", record["decoding"]):
             mean = _mean(record["rewards"])
             rewards.setdefault(record["step"], []).append(math.nan if mean is None else mean)
             if mean is not None:
+                # Stored rewards are rounded to four decimals.
                 place = f"the mean reward of the validation at step {record['step']}, in the metrics"
-                yield Pair(record["reward_mean"], mean, place, 1e-4 * max(1.0, abs(mean)))
+                yield close(record["reward_mean"], mean, 1e-4, place)
     means = {number: fmean(values) for number, values in rewards.items()}
     highest = max((mean for mean in means.values() if not math.isnan(mean)), default=None)
     if highest is None or step is None or reward is None:
         raise NotMeasured("a validation")
-    rounding = 1e-4 * max(1.0, abs(highest))
-    yield Pair(reward, highest, "the reward of the best validation", rounding)
+    yield close(reward, highest, 1e-4, "the reward of the best validation")
     place = f"the reward of the validation at step {step}, the best one"
-    yield Pair(means.get(step, -math.inf), highest, place, rounding)
+    yield close(means.get(step, -math.inf), highest, 1e-4, place)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from gradus.core import EnvironmentSpec, Episode, Observation, StopReason, Task, Turn
+from gradus.core import EnvironmentSpec, Episode, Observation, StopReason, Task
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
+from gradus.rollouts import episodes_of
 from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import Groups
 from gradus.training.data.tasks import NO_IDS, training_tasks
-from gradus.training.laws.runner import Groups, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, holds
 
 _ROWS = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # rows of which two shuffles may be equal by chance
@@ -26,16 +28,20 @@ def tasks_again(
     groups: Groups,
     trained: int,
 ) -> Pairs:
-    """The step trains on ``trained`` groups. The tasks of a step are those that follow the ``before`` that the run had, by the metrics; none is of ``judging`` or a condition."""
+    """The tasks of a step are those that follow the ``before`` that the run had, by the metrics; none is of ``judging`` or a condition.
+
+    ``trained``: groups that the step trains on.
+    """
     walked, _ = training_tasks(spec, config, 0, before + len(groups), reserved)
     expected = sorted((task.seed, task.id) for task in walked[before:])
     actual = sorted((group.task.seed, group.task.id) for group in groups)
     again = sum(one == other for one, other in zip(actual, expected, strict=True))
     place = f"the tasks of the step that are numbers {before} and up in the run's order"
     yield Pair(len(groups), again, place)
-    conditions = spec.conditions if spec.content is not None else ()
-    judges = {spec.identify(task).id for name in conditions for task in spec.tasks(name)}
-    judges |= {task.id for task in judging}
+    judges = {task.id for task in judging}
+    # Endless environments keep the seeds of their conditions apart.
+    for name in spec.conditions if spec.content is not None else ():
+        judges |= {spec.identify(task).id for task in spec.tasks(name)}
     yield Pair(trained, config.groups, "the groups that the step trains on")
     for group in groups:
         task = group.task
@@ -47,16 +53,21 @@ def tasks_again(
 
 def order_again(spec: EnvironmentSpec, config: GrpoConfig) -> Pairs:
     """An epoch has every row once, the next one in another order, and another seed too."""
-    offset = config.first_task + config.held_out
-    rows = spec.data_set.size("train") if config.tasks is None and spec.data_set is not None else None
-    number = rows if config.tasks is None else config.tasks - config.held_out
-    if number is None or not _FEW <= number <= _ROWS:
+    by_row = config.tasks is None and spec.data_set is not None
+    number = start = 0
+    if config.tasks is not None:
+        number = config.tasks - config.held_out
+    elif spec.data_set is not None:
+        number = spec.data_set.size("train")
+    if not _FEW <= number <= _ROWS:
         raise NotMeasured(f"{_FEW} to {_ROWS} different tasks")
-    start = -offset % number if rows else 0  # the first epoch lacks what lies before the offset
+    if by_row:  # the first epoch lacks what lies before the offset
+        start = -(config.first_task + config.held_out) % number
     walked, _ = training_tasks(spec, config, 0, start + 2 * number, NO_IDS)
-    other, _ = training_tasks(spec, config.model_copy(update={"seed": config.seed + 1}), 0, number, NO_IDS)
+    other_seed = config.model_copy(update={"seed": config.seed + 1})
+    other, _ = training_tasks(spec, other_seed, 0, number, NO_IDS)
     # A row of the data set is told from all others, also from one that asks the same.
-    keys = [id(row_of(spec, task)) if rows else task.seed for task in walked]
+    keys = [id(row_of(spec, task)) if by_row else task.seed for task in walked]
     first, second = keys[start : start + number], keys[start + number :]
     yield Pair(len({*first}) + len({*second}), 2 * number, "different rows in two epochs")
     yield holds(first == second, "two epochs have one order", False)
@@ -77,17 +88,20 @@ def row_of(spec: EnvironmentSpec, task: Task) -> Any:
 
 def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Groups) -> Pairs:
     """How an episode ends follows from its turns: their number, and whether a limit cut the last answer."""
-    limit, odd = config.max_turns or spec.max_turns, list[str]()
+    limit = config.max_turns or spec.max_turns
     ends = (StopReason.TERMINATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
-    for episode in (episode for group in groups for episode in group.episodes):
+    odd: list[str] = []
+    for episode in episodes_of(groups):
         count, stop = len(episode.turns), episode.stop
-        # A prompt that does not fit, which is a failure, ends an episode at the limit of tokens too.
-        known = bool(count) and episode.failure is None and stop in ends
-        cut = known and episode.turns[-1].cut
         if count > limit or (stop is StopReason.TURN_LIMIT and count < limit):
             odd.append(f"{member_of(episode)}, {count} turns")
-        if known and cut != (stop is StopReason.TOKEN_LIMIT):
-            odd.append(f"{member_of(episode)}, {stop.value}, where its last answer was {'cut' if cut else 'complete'}")
+        # A prompt that does not fit, which is a failure, ends an episode at the limit of tokens too.
+        if not count or episode.failure is not None or stop not in ends:
+            continue
+        cut = episode.turns[-1].cut
+        if cut != (stop is StopReason.TOKEN_LIMIT):
+            state = "cut" if cut else "complete"
+            odd.append(f"{member_of(episode)}, {stop.value}, where its last answer was {state}")
     place = f"episodes that end otherwise than max_turns {limit} and the cut of their last answer say ({'; '.join(odd[:2])})"
     yield Pair(len(odd), 0, place)
 
@@ -95,17 +109,18 @@ def ends_again(spec: EnvironmentSpec, config: GrpoConfig, groups: Groups) -> Pai
 def played_again(spec: EnvironmentSpec, groups: Groups) -> Pairs:
     """The answers of stored episodes, given to a new environment: it shows, pays and ends as was stored, unless it differs from itself."""
     stepping = spec.stepping
-    if spec.foreign or spec.max_sessions is not None or stepping.threads or stepping.limited or stepping.rounds:
+    takes_time = stepping.threads or stepping.limited or stepping.rounds
+    if spec.foreign or spec.max_sessions is not None or takes_time:
         raise NotMeasured("an environment that runs in this process and takes no time")
     episodes = [episode for group in groups[::-1] for episode in group.episodes[-1:]]
     chosen = [episode for episode in episodes if episode.failure is None and not episode.tools][:_EPISODES]
     if not chosen:
         raise NotMeasured("an episode without tools that did not fail")
     for episode in chosen:
-        again = _replayed(spec, episode)
-        if again != _stored(episode) and again != _replayed(spec, episode):
+        stored, again = _stored(episode), _replayed(spec, episode)
+        if again != stored and again != _replayed(spec, episode):
             raise NotMeasured("an environment that repeats itself")
-        for name, value in _stored(episode).items():
+        for name, value in stored.items():
             yield holds(value == again[name], f"{name}, of {member_of(episode)}, is what a new environment gives")
 
 
@@ -114,14 +129,12 @@ def _stored(episode: Episode) -> dict[str, Any]:
     seen: dict[str, Any] = {"system prompt": episode.system_prompt, "outcome": plain(episode.outcome)}
     for turn in episode.turns:
         seen[f"what turn {turn.index} showed"] = (turn.observation, turn.messages, plain(turn.data), turn.restart)
-        seen[f"what became of the answer of turn {turn.index}"] = _effect(turn)
+        effect = turn.env_reward, turn.valid, turn.error, turn.spans, plain(turn.action_data)
+        seen[f"what became of the answer of turn {turn.index}"] = effect
+    # The limit of tokens stands in place of the environment's own end.
     if episode.stop is not StopReason.TOKEN_LIMIT:
         seen["the end"] = episode.stop
     return seen
-
-
-def _effect(turn: Turn) -> tuple[Any, ...]:
-    return turn.env_reward, turn.valid, turn.error, turn.spans, plain(turn.action_data)
 
 
 def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
@@ -129,6 +142,7 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
     environment = blocking(spec.make())
     task = episode.task
     try:
+        # The name that a rollout gives, so that the environment is given the same.
         name = f"{task.condition}-{task.seed}-{episode.member}"
         rewards = _step_rewards(environment)
         shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
@@ -141,13 +155,19 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
             seen[f"what became of the answer of turn {turn.index}"] = effect
         seen["outcome"] = plain(dict(environment.outcome() or {}))
         if episode.stop is not StopReason.TOKEN_LIMIT:
-            unfinished = StopReason.TRUNCATED if shown.truncated else StopReason.TURN_LIMIT
-            seen["the end"] = StopReason.TERMINATED if shown.terminated else unfinished
+            seen["the end"] = _end(shown)
         return seen
     except Exception as error:
         raise NotMeasured(f"an environment that takes answers again ({type(error).__name__}: {error})") from error
     finally:
         environment.close()
+
+
+def _end(last: Observation) -> StopReason:
+    """Says how an episode ends with an observation."""
+    if last.terminated:
+        return StopReason.TERMINATED
+    return StopReason.TRUNCATED if last.truncated else StopReason.TURN_LIMIT
 
 
 def _step_rewards(environment: Any) -> list[Any]:
@@ -156,12 +176,12 @@ def _step_rewards(environment: Any) -> list[Any]:
     if type(environment).__module__.startswith("gradus.") and hasattr(environment, "inner"):
         inner, step = environment.inner, environment.inner.step
 
-        def kept(*args: Any, **options: Any) -> Any:
+        def keep_reward(*args: Any, **options: Any) -> Any:
             result = step(*args, **options)
             values: object = result
             if isinstance(values, tuple):
                 rewards.append(cast(tuple[Any, ...], values)[1])
             return result
 
-        inner.step = kept
+        inner.step = keep_reward
     return rewards

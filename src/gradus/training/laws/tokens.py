@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import dropwhile
 from typing import Any, cast
 
 from gradus.core import Renderer, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sequences import Groups, Samples, TrainingSample, ints
 from gradus.training.laws.credit import advantages_again, group_members
-from gradus.training.laws.runner import Groups, LawRunner, NotMeasured, Pair, Pairs, Samples, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
 
 _EPISODES = 8  # whose text is looked at
 _LOOKED_AT = 16  # episodes whose tokens are looked at, behind the first step
@@ -42,21 +41,25 @@ def tokens_again(groups: Groups, samples: Samples, stop_ids: frozenset[int] | No
     """
     members = group_members(groups)
     trained: dict[int, Counter[Token]] = {}
-    for sample in (each for each in samples if each.episode % every == 0):
+    for sample in samples:
+        if sample.episode % every:
+            continue
         member = members[sample.episode]
         yield Pair(sample.key[0], member.group, f"episode {sample.episode}: the group of its sample")
         turns, offsets, ids = map(ints, (sample.turns, sample.offsets, sample.ids[sample.positions]))
-        rows = zip(turns, offsets, ids, cast(list[float], sample.logprobs.tolist()), strict=True)
+        logprobs = cast(list[float], sample.logprobs.tolist())
+        rows = zip(turns, offsets, ids, logprobs, strict=True)
         trained.setdefault(sample.episode, Counter()).update(rows)
         yield from _contexts_again(member.episode.turns, sample)
     for number in range(0, len(members), every):
-        place, sampled = f"group {members[number].group}, episode {number}", Counter[Token]()
+        place = f"group {members[number].group}, episode {number}"
+        sampled = Counter[Token]()
         for index, turn in enumerate(members[number].episode.turns):
             tokens = turn.tokens
             if tokens is None or turn.undelivered or not tokens.action_ids:
                 continue
-            pairs = enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True))
-            sampled.update((index, offset, token, logprob) for offset, (token, logprob) in pairs)
+            for offset, (token, logprob) in enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True)):
+                sampled[index, offset, token, logprob] += 1
             if stop_ids is not None and turn.asked is None:
                 where = f"{place}, turn {index}: a stop token ends the answer, as none does that a limit cut"
                 yield holds(tokens.action_ids[-1] in stop_ids, where, not turn.cut)
@@ -68,11 +71,13 @@ def tokens_again(groups: Groups, samples: Samples, stop_ids: frozenset[int] | No
 
 def _contexts_again(turns: Sequence[Turn], sample: TrainingSample) -> Pairs:
     """Each answer stands behind what the policy had read; what was shown, which observations predict, is what stands between answers."""
-    shown, last = list[int](), None
+    shown: list[int] = []
+    last: int | None = None  # behind the answer before
     for index in sorted(set(ints(sample.turns))):
         tokens, rows = turns[index].tokens, sample.turns == index
         if tokens is None:
             return
+        # Also if the first tokens of the answer are not trained.
         start = int((sample.positions - sample.offsets)[rows].min())
         end = start + len(tokens.action_ids)
         # After a restart the policy read all that stands before.
@@ -89,19 +94,22 @@ def _contexts_again(turns: Sequence[Turn], sample: TrainingSample) -> Pairs:
 
 def text_again(groups: Groups, renderer: Renderer) -> Pairs:
     """What the tokenizer makes of tokens: those that were read hold what was shown, those that were said are the answer that is graded."""
-    members = [episode for group in groups for episode in group.episodes[:1]]
-    for episode in members[:_EPISODES]:
+    first_members = [episode for group in groups for episode in group.episodes[:1]]
+    for episode in first_members[:_EPISODES]:
         for turn in episode.turns:
             if turn.tokens is None:
                 continue
             place = f"the task with seed {episode.task.seed}, turn {turn.index}"
             shown = texts_shown(turn)
-            if turn.tokens.restart and not (turn.messages and turn.messages[0].role == "system"):
+            has_system = bool(turn.messages) and turn.messages[0].role == "system"
+            if turn.tokens.restart and not has_system:
                 shown.append(episode.system_prompt)
             yield from texts_again(renderer, turn.tokens.context_ids, shown, f"{place}: the prompt")
             if turn.asked is None:
-                behind = dropwhile(lambda token: token in renderer.stop_ids, reversed(turn.tokens.action_ids))
-                text = _decoded(renderer, [*behind][::-1])
+                ids = list(turn.tokens.action_ids)
+                while ids and ids[-1] in renderer.stop_ids:
+                    ids.pop()
+                text = _decoded(renderer, ids)
                 yield holds(turn.action.endswith(text), f"{place}: the answer {turn.action[:40]!r} is its tokens' text")
 
 
@@ -114,10 +122,10 @@ def texts_shown(turn: Turn) -> list[str]:
 def texts_again(renderer: Renderer, ids: Sequence[int], texts: Sequence[str], place: str) -> Pairs:
     """The tokens that are read hold the texts, one behind the other or not; white space aside, and what the tokenizer cannot write."""
     read = _letters(_decoded(renderer, ids))
-    tokenizer = _tokenizer(renderer)
     for text in texts:
-        spelled = _decoded(renderer, tokenizer.encode(text, add_special_tokens=False))
-        kept = _letters(text) in read or _letters(spelled) != _letters(text)
+        spelled = _decoded(renderer, _tokenizer(renderer).encode(text, add_special_tokens=False))
+        is_written = _letters(spelled) == _letters(text)
+        kept = _letters(text) in read or not is_written
         yield holds(kept, f"{place} holds {text[:40]!r}, white space aside, among the tokens that are read")
 
 

@@ -16,14 +16,14 @@ from torch import Tensor
 from gradus.core import child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, split
+from gradus.training.data.sequences import Samples, TrainingSample, split
 from gradus.training.engine.objective import BatchTokens, UpdatePlan
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.update import UpdateTrainer, microbatch_loss
 from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, Samples, worst_of
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, worst_of
 from gradus.training.laws.step import StepLaws
 
 _MEMBERS = 2  # of a group, whose gradient is computed again
@@ -33,13 +33,40 @@ _TERMS = ("entropy_coef", "observations")  # coefficients of terms that look at 
 
 
 class _SampleTokens(NamedTuple):
-    """What a pass has of the trained tokens of a sample, (A,) each: the loss's gradient by their log-probs, these, old ones, the reference's, entropies."""
+    """What a pass has of the trained tokens of a sample, (A,) float64 each. ``factors``: the gradient of the loss by their log-probs."""
 
     factors: Tensor
     logprobs: Tensor
     old: Tensor
-    reference: Tensor
+    reference: Tensor  # 0 without one
     entropies: Tensor
+
+
+class _Weighed(NamedTuple):
+    """The trained tokens of an update, sample after sample, and what its loss makes of them by the formula, (A,) each.
+
+    ``samples``: their indexes. ``share``: one over what the loss divides a token by; ``signal``: its advantage times that. ``slopes`` and
+    ``worths``: what the clip leaves of the ratio in the gradient and in the loss.
+    """
+
+    samples: Tensor
+    tokens: _SampleTokens
+    share: Tensor
+    signal: Tensor
+    ratio: Tensor
+    slopes: Tensor
+    worths: Tensor
+    at_clip: Tensor
+
+    @property
+    def token_ratio(self) -> Tensor:
+        """The ratio of each token, also if sequences are clipped."""
+        return (self.tokens.logprobs - self.tokens.old).exp()
+
+    @property
+    def away(self) -> Tensor:
+        """The reference's log-prob less the policy's."""
+        return self.tokens.reference - self.tokens.logprobs
 
 
 class UpdateLaws(StepLaws):
@@ -55,7 +82,8 @@ class UpdateLaws(StepLaws):
         fresh: bool,
     ) -> None:
         super().__init__(runner, loaded, config)
-        self.config, self.samples, self.reference, self._fresh = config, samples, reference, fresh
+        self.config, self.samples, self.reference = config, samples, reference
+        self._fresh = fresh
         self.optimizer: torch.optim.Optimizer | None = None  # that moved the weights
         self._passes: dict[int, _SampleTokens] = {}
         self._old: dict[int, Tensor] = {}
@@ -82,7 +110,8 @@ class UpdateLaws(StepLaws):
             rows = [factors, tokens.logprobs.detach(), tokens.old.detach(), theirs, entropy.detach()[None]]
             lengths = [plan.samples[index].actions for index in indexes]
             parts = split(torch.cat(rows).double().cpu(), lengths, dim=1)
-            self._passes.update((index, _SampleTokens(*part)) for index, part in zip(indexes, parts, strict=True))
+            for index, part in zip(indexes, parts, strict=True):
+                self._passes[index] = _SampleTokens(*part)
 
         logprobs = tokens.logprobs.view_as(tokens.logprobs)
         logprobs.register_hook(keep)
@@ -98,8 +127,10 @@ class UpdateLaws(StepLaws):
         check("tokens", self._logprobs_again)
         if self._fresh and not self._updates:
             check("sampler", self._sampled_again)
-        check("loss", self._factors_again, trainer, plan, loss)
+        check("loss", self._factors_again, plan)
+        check("loss", self._loss_again, trainer, plan, loss)
         if not self._updates:
+            # With a formula the terms are held to plain passes, in which there is no cut.
             if self.config.algorithm not in FORMULAS or self.config.correction is not None:
                 check("cuts", self._cuts, trainer, plan)
             check("loss", self._terms_again, trainer, plan)
@@ -112,10 +143,12 @@ class UpdateLaws(StepLaws):
         self._formula()
         epochs = [len(self._deals(epoch)) for epoch in range(self.config.epochs)]
         yield Pair(figures["updates"], sum(epochs), "the updates of the step")
-        last = self._figures[sum(epochs[:-1]) :]
-        for name in last[0] if last else ():
+        last_epoch = self._figures[sum(epochs[:-1]) :]
+        if not last_epoch:
+            return
+        for name in last_epoch[0]:
             mean = max if name == "ratio_max" else fmean
-            again = mean([update[name] for update in last])
+            again = mean([update[name] for update in last_epoch])
             if figures.get(name) is not None:
                 yield Pair(figures[name], again, f"{name} of the step's record (metrics)", 1e-4 * max(1e-3, abs(again)))
 
@@ -126,16 +159,20 @@ class UpdateLaws(StepLaws):
         return formula
 
     def _trains(self, index: int) -> bool:
-        others = self.config.kl_coef or any(getattr(self.config, name) for name in _TERMS)
-        return self.samples[index].actions > 0 and (bool(others) or self.samples[index].live)
+        """Says whether a sample has a gradient: by its advantages, or by a term that needs none."""
+        sample = self.samples[index]
+        other_terms = [getattr(self.config, name) for name in ("kl_coef", *_TERMS)]
+        return sample.actions > 0 and (any(other_terms) or sample.live)
 
     def _deals(self, epoch: int) -> list[list[int]]:
         """The samples of each update that has something to train: the groups are shuffled anew in each epoch, by the run's seed."""
-        config, deals = self.config, list[list[int]]()
-        names = np.array(sorted({sample.key[0] for sample in self.samples}))
-        rng = np.random.default_rng(child_seed(config.seed, "minibatches", self.runner.step, epoch))
-        order = rng.permutation(names) if config.minibatches > 1 else names
-        for start in range(min(config.minibatches, len(names))):
+        config = self.config
+        order = np.array(sorted({sample.key[0] for sample in self.samples}))
+        if config.minibatches > 1:
+            rng = np.random.default_rng(child_seed(config.seed, "minibatches", self.runner.step, epoch))
+            order = rng.permutation(order)
+        deals: list[list[int]] = []
+        for start in range(min(config.minibatches, len(order))):
             groups = set(order[start :: config.minibatches])
             deal = [index for index, sample in enumerate(self.samples) if sample.key[0] in groups]
             if any(map(self._trains, deal)):
@@ -154,29 +191,36 @@ class UpdateLaws(StepLaws):
         place = f"update {self._updates + 1}: samples that the shuffle of minibatches deals otherwise"
         yield Pair(len(set(deal) ^ set(plan.dealt)), 0, place)
         parted = sorted(self._passes.keys() ^ set(filter(self._trains, deal)))
-        for index in parted[:1]:
-            yield Pair(index in self._passes, index not in self._passes, self._place(index, "passes that reach it"))
-        for index, (_, logprobs, old, *_) in self._passes.items():
-            again = self._old.setdefault(index, old)
-            if not trainer.old.by_trainer:
+        if parted:
+            index = parted[0]
+            is_passed = index in self._passes
+            yield Pair(is_passed, not is_passed, self._place(index, "passes that reach it"))
+        by_trainer = trainer.old.by_trainer
+        for index, tokens in self._passes.items():
+            # Those of the first pass that has a sample stay the denominators in all later ones.
+            again = self._old.setdefault(index, tokens.old)
+            if not by_trainer:
                 again = self.samples[index].logprobs.float().double()
-            yield worst_of(old, again, self._place(index, "the old log-prob of a token, the ratio's denominator"), 0.0)
-            if trainer.old.by_trainer and not self._updates:
+            what = "the old log-prob of a token, the ratio's denominator"
+            yield worst_of(tokens.old, again, self._place(index, what), 0.0)
+            if by_trainer and not self._updates:
                 place = self._place(index, "the mean old log-prob before any update, against the policy's")
-                yield Pair(float(old.mean()), float(logprobs.mean()), place, 2 * self.rounding)
+                yield Pair(float(tokens.old.mean()), float(tokens.logprobs.mean()), place, 2 * self.rounding)
 
     def _apart(self, first: Tensor, second: Tensor, index: int, what: str) -> Pair:
         """Compares log-probs (A,) of a sample; of narrow numbers only the mean says anything."""
         if not len(second):
             return Pair(0, 0, "an answer behind a shorter prompt")
         distance = (first[: len(second)].cpu() - second.cpu()).abs()
-        value, allowed = (distance.max(), 2e-3) if self.rounding < 1e-3 else (distance.mean(), 0.5)
-        return Pair(float(value), 0.0, self._place(index, f"the difference of log-probs, {what}"), allowed)
+        difference, allowed = distance.mean(), 0.5
+        if self.rounding < 1e-3:
+            difference, allowed = distance.max(), 2e-3
+        return Pair(float(difference), 0.0, self._place(index, f"the difference of log-probs, {what}"), allowed)
 
     def _sampled_again(self) -> Pairs:
         """With fresh weights the trainer has the sampler's log-probs, in every group."""
+        what = "of the sampler (decoding by its cache) from those of the trainer"
         for index, tokens in self._passes.items():
-            what = "of the sampler (decoding by its cache) from those of the trainer"
             yield self._apart(tokens.logprobs, self.samples[index].logprobs, index, what)
 
     @torch.no_grad()
@@ -184,65 +228,77 @@ class UpdateLaws(StepLaws):
         """The log-probs of passes that share prefixes are those of each sample alone: where the sampler has the most other ones, and of some samples."""
         indexes = sorted(self._passes)
         away = [float((self._passes[index].logprobs - self.samples[index].logprobs).abs().max()) for index in indexes]
+        furthest = indexes[int(np.argmax(away))]
         drawn = indexes[self.runner.step * STRIDE % len(indexes) :]
-        for index in [indexes[int(np.argmax(away))], *drawn[: _SAMPLES - 1]]:
+        sampling = self.config.sampling
+        what = "of the trainer's microbatch (its tokens, their positions, what each reads) from a plain pass"
+        for index in [furthest, *drawn[: _SAMPLES - 1]]:
             sample, tokens = beginning(self.loaded, self.samples[index]), self._passes[index]
-            again = plain_logprobs(self.loaded, self.config.sampling, sample)
-            what = "of the trainer's microbatch (its tokens, their positions, what each reads) from a plain pass"
-            yield self._apart(tokens.logprobs, again, index, what)
+            yield self._apart(tokens.logprobs, plain_logprobs(self.loaded, sampling, sample), index, what)
             if self.reference is not None:
                 with self.reference() as model:
-                    again = plain_logprobs(replace(self.loaded, model=model), self.config.sampling, sample)
+                    again = plain_logprobs(replace(self.loaded, model=model), sampling, sample)
                 yield self._apart(tokens.reference, again, index, "of the reference, by a plain pass")
 
-    def _factors_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Pairs:
-        """The factor of grad log pi at each token, of the policy's term and the divergence; the loss is the sum of what tokens are worth."""
+    def _weighed(self, plan: UpdatePlan) -> _Weighed:
+        """Weighs the tokens of all passes of an update by the formula. Raises NotMeasured without one."""
         formula, config = self._formula(), self.config
         order = sorted(self._passes)
-        factors, logprobs, old, reference, entropies = map(
-            torch.cat, zip(*[self._passes[index] for index in order], strict=True)
-        )
-        lengths = [self.samples[index].actions for index in order]
-        shares, signs = self._shares(formula, plan.dealt), [_advantages(self.samples[index]) for index in order]
-        share = torch.tensor([shares[index] for index in order]).double().repeat_interleave(torch.tensor(lengths))
-        token_ratio = (logprobs - old).exp()
-        log_ratio = logprobs - old
+        samples = [self.samples[index] for index in order]
+        columns = zip(*[self._passes[index] for index in order], strict=True)
+        tokens = _SampleTokens(*map(torch.cat, columns))
+        lengths = [sample.actions for sample in samples]
+        number = torch.arange(len(order)).repeat_interleave(torch.tensor(lengths))
+        shares = self._shares(formula, plan.dealt)
+        share = torch.tensor([shares[index] for index in order]).double()[number]
+        signal = share * torch.cat([_advantages(sample) for sample in samples])
+        log_ratio = tokens.logprobs - tokens.old
         if formula.ratio == "sequence":
             log_ratio = torch.cat([part.mean().expand_as(part) for part in split(log_ratio, lengths)])
+        ratio = log_ratio.exp()
         low, high = config.clip_low or formula.clip[0], config.clip_high or formula.clip[1]
-        ratio, again = log_ratio.exp(), -share * torch.cat(signs)
-        slopes, worths = weigh(ratio, -again, low, high, formula.ratio)
+        slopes, worths = weigh(ratio, signal, low, high, formula.ratio)
+        at_clip = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
+        return _Weighed(torch.tensor(order)[number], tokens, share, signal, ratio, slopes, worths, at_clip)
+
+    def _factors_again(self, plan: UpdatePlan) -> Pairs:
+        """The factor of grad log pi at each token, of the policy's term and the divergence."""
+        weighed = self._weighed(plan)
+        factors = weighed.tokens.factors
         # The divergence is ratio x (exp(d) - 1 - d), d the reference's log-prob less the policy's: its slope is -ratio x d.
-        away = reference - logprobs
-        to_reference = config.kl_coef * share * token_ratio
-        expected = again * slopes - to_reference * away
-        edge = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
+        to_reference = self.config.kl_coef * weighed.share * weighed.token_ratio
+        expected = -weighed.signal * weighed.slopes - to_reference * weighed.away
         # A factor of a narrow ratio is rounded by more where the log-probs are large.
-        size = (again * ratio).abs() + to_reference * away.exp().clamp(min=1.0)
-        allowed = 1e-5 * size.max().expand_as(again).masked_fill(edge, torch.inf)
+        size = (weighed.signal * weighed.ratio).abs() + to_reference * weighed.away.exp().clamp(min=1.0)
+        allowed = 1e-5 * size.max().expand_as(size).masked_fill(weighed.at_clip, torch.inf)
         worst = int(((factors - expected).abs() - allowed).argmax())
-        owner = order[int(torch.arange(len(order)).repeat_interleave(torch.tensor(lengths))[worst])]
-        place = self._place(owner, "the factor of a token's gradient, ratio, KL to the reference and clip included")
+        what = "the factor of a token's gradient, ratio, KL to the reference and clip included"
+        place = self._place(int(weighed.samples[worst]), what)
         yield Pair(float(factors[worst]), float(expected[worst]), place, float(allowed[worst]))
-        divergence = token_ratio * (away.exp() - 1.0 - away)
+
+    def _loss_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Pairs:
+        """The loss is the sum of what tokens are worth; its figures are kept for the step's record."""
+        config, weighed = self.config, self._weighed(plan)
+        entropies = weighed.tokens.entropies
         n_tokens = sum(self.samples[index].actions for index in plan.dealt)
-        self._figures.append(
-            {
-                "loss": loss,
-                "entropy": float(entropies.mean()),
-                "ratio_max": float(ratio.max()),
-                **({"kl": float(divergence.sum()) / n_tokens} if self.reference is not None else {}),
-            }
-        )
+        figures = {"loss": loss, "entropy": float(entropies.mean()), "ratio_max": float(weighed.ratio.max())}
+        away = weighed.away
+        divergence = weighed.token_ratio * (away.exp() - 1.0 - away)
+        if self.reference is not None:
+            figures["kl"] = float(divergence.sum()) / n_tokens
+        self._figures.append(figures)
         bonus = config.entropy_coef * remaining(config.entropy_schedule, (self.runner.step - 1) / config.max_steps)
         yield Pair(trainer.config.entropy_coef, bonus, "the coefficient of the entropy bonus, by its schedule", 1e-9)
-        if not config.observations:
-            # These two weigh the log-prob itself.
-            terms = again * worths * (logprobs if formula.ratio in ("bounded", "plain") else 1.0)
-            terms = terms + config.kl_coef * share * divergence
-            terms = terms - bonus * torch.cat([_bonus(self.samples[index]) for index in order]) * entropies / n_tokens
-            place = f"update {self._updates + 1}: the loss"
-            yield Pair(loss, float(terms.sum()), place, 1e-4 * float(terms.abs().sum()))
+        if config.observations:  # nothing is kept of the tokens that were read
+            return
+        terms = -weighed.signal * weighed.worths
+        if self._formula().ratio in ("bounded", "plain"):  # these two weigh the log-prob itself
+            terms = terms * weighed.tokens.logprobs
+        terms = terms + config.kl_coef * weighed.share * divergence
+        bonus_shares = torch.cat([_bonus(self.samples[index]) for index in sorted(self._passes)])
+        terms = terms - bonus * bonus_shares * entropies / n_tokens
+        place = f"update {self._updates + 1}: the loss"
+        yield Pair(loss, float(terms.sum()), place, 1e-4 * float(terms.abs().sum()))
 
     def _shares(self, formula: Formula, deal: Sequence[int]) -> dict[int, float]:
         """Index of a sample -> one over what the loss divides its tokens by, from all samples that an update is dealt."""
@@ -250,21 +306,25 @@ class UpdateLaws(StepLaws):
         for index in deal:
             lengths[self.samples[index].episode] += self.samples[index].actions
         budget = self.config.sampling.max_new_tokens * (self.config.max_turns or 1)
-        count = lengths.total() if formula.average == "tokens" else len(lengths)
         shares: dict[int, float] = {}
         for index in deal:
-            of_episode = {"sequences": lengths[self.samples[index].episode], "budget": budget}.get(formula.average, 1)
-            shares[index] = 1.0 / max(1, count * of_episode)
+            divisors = {
+                "tokens": lengths.total(),
+                "sequences": len(lengths) * lengths[self.samples[index].episode],
+                "budget": len(lengths) * budget,
+            }
+            shares[index] = 1.0 / max(1, divisors[formula.average])
         return shares
 
     def _part(self, plan: UpdatePlan) -> UpdatePlan:
         """The plan with some members of one group, the denominators as they are."""
-        live = [index for index, sample in plan.samples.items() if sample.live] or list(plan.samples)
+        samples = plan.samples
+        live = [index for index, sample in samples.items() if sample.live] or list(samples)
         if not live or self.config.gradient_checkpointing:
             raise NotMeasured("something to train, and gradient_checkpointing = false")
-        group = plan.samples[live[0]].key[0]
-        chosen = [index for index in live if plan.samples[index].key[0] == group][:_MEMBERS]
-        return replace(plan, samples={index: plan.samples[index] for index in chosen}, local=chosen)
+        group = samples[live[0]].key[0]
+        chosen = [index for index in live if samples[index].key[0] == group][:_MEMBERS]
+        return replace(plan, samples={index: samples[index] for index in chosen}, local=chosen)
 
     def _cuts(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """The gradient of some members of a group: in one pass with a shared prefix, and each alone."""
@@ -277,15 +337,22 @@ class UpdateLaws(StepLaws):
     def _terms_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """Each term's gradient of some members of a group, in one pass, against the model's own forward pass over each alone."""
         formula, config, part = self._formula(), trainer.config, self._part(plan)
-        names = ["policy"] * (self.runner.step == 1) + [name for name in _TERMS if getattr(config, name)]
-        for name in names if self.runner.step < 3 else ():
+        names = [name for name in _TERMS if getattr(config, name)]
+        if self.runner.step == 1:
+            names = ["policy", *names]
+        if self.runner.step > 2:
+            return
+        for name in names:
+            # One term at a time: a fault in a small one would drown in the gradient of the others.
             coefficients = {other: getattr(config, other) if other == name else 0.0 for other in _TERMS}
             alone = replace(trainer, config=config.model_copy(update=coefficients), reference=None)
-            shares = self._shares(formula, plan.dealt) if name == "policy" else {}
-            chosen = {
-                index: sample if shares else _without_advantages(sample) for index, sample in part.samples.items()
-            }
-            first = self.gradient(_losses(alone, replace(part, samples=chosen), trainer.budget.tokens))
+            shares: dict[int, float] = {}
+            samples = part.samples
+            if name == "policy":
+                shares = self._shares(formula, plan.dealt)
+            else:
+                samples = {index: _without_advantages(sample) for index, sample in samples.items()}
+            first = self.gradient(_losses(alone, replace(part, samples=samples), trainer.budget.tokens))
             second = self.gradient(self._plain(plan, index, shares.get(index), name, config) for index in part.local)
             yield self.same_gradient(first, second, f"{name} in {len(part.local)} samples, by a plain pass")
 
@@ -297,10 +364,12 @@ class UpdateLaws(StepLaws):
             return -share * (_advantages(sample).to(logprobs) * logprobs).sum()
         if name == "entropy_coef":
             scores = plain_scores(self.loaded, config.sampling, sample)
-            values = (_bonus(sample).to(scores) * -(scores.exp() * scores).sum(-1)).sum()
+            entropies = -(scores.exp() * scores).sum(-1)
+            values = _bonus(sample).to(scores) * entropies
         else:
-            values = read_logprobs(self.loaded, sample).sum()
-        return -getattr(config, name) / sum(self.samples[index].actions for index in plan.dealt) * values
+            values = read_logprobs(self.loaded, sample)
+        n_tokens = sum(self.samples[dealt].actions for dealt in plan.dealt)
+        return -getattr(config, name) / n_tokens * values.sum()
 
 
 def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[Tensor]:

@@ -73,7 +73,8 @@ class RunFolder:
             raise ConfigError(f"{self.path} holds a run already; go on with resume, or choose another folder")
         if resume and not stored.exists():
             print(f"{self.path} holds no run to resume; a new one begins there", file=sys.stderr)
-        write_text(stored, config.model_dump_json(indent=2) + "\n")  # last: with it the run has begun
+        # Last: with this file the run has begun.
+        write_text(stored, config.model_dump_json(indent=2) + "\n")
 
     def append(self, record: Json) -> None:
         """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
@@ -85,6 +86,7 @@ class RunFolder:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
+            # Half a line would make the whole file unreadable.
             self.truncate(before)
             raise StorageError(
                 f"could not write {self.metrics}: {error}; free some space, and go on with resume"
@@ -100,7 +102,7 @@ class RunFolder:
         if any(record.get("kind") in ("step", "sft", "distill") for record in self.records()):
             return
         self.metrics.unlink(missing_ok=True)
-        shutil.rmtree(checkpoints, ignore_errors=True)  # the best weights before the first step
+        shutil.rmtree(checkpoints, ignore_errors=True)
         for name in (CONFIG, "splits.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._lock is not None:

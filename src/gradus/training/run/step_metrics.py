@@ -5,32 +5,32 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import cast
 
 import numpy as np
 import torch
 
 from gradus.algorithms.grouping import GroupIndex
-from gradus.core import Episode, Group, Reward, StopReason
+from gradus.core import Group, Reward, StopReason
 from gradus.core.metrics import StepRecord
 from gradus.core.values import JsonDict
+from gradus.rollouts import episodes_of
 from gradus.stats import mean_of
+from gradus.training.data.sequences import Episodes, Groups, sampled_tokens
 from gradus.training.engine.update import UpdateResult
 
 _ERROR = 300  # characters
 CUT = (StopReason.TRUNCATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT)
 
-Groups = Sequence[Group]
-Episodes = Sequence[Episode]
-
 
 def episode_metrics(groups: Groups) -> JsonDict:
     """The part of a step's record that depends on its episodes alone. Undefined figures are None."""
-    episodes = [episode for group in groups for episode in group.episodes]
+    episodes = episodes_of(groups)
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
     answers = [turn.action for turn in turns]
-    lengths = [_action_tokens(episode) for episode in completed]
+    pairs = [(episode.task.seed, turn.action) for episode in completed for turn in episode.turns]
     metrics = _means([episode.metrics for episode in completed])
     true_reward = metrics.pop("true_reward", None)
     return {
@@ -48,16 +48,10 @@ def episode_metrics(groups: Groups) -> JsonDict:
         "turn_limit_episodes": _share(episode.stop is StopReason.TURN_LIMIT for episode in episodes),
         "invalid_actions": _share(not turn.valid for turn in turns),
         "distinct_actions": len(set(answers)) / len(answers) if answers else None,
-        "answer_information": answer_information(
-            [(episode.task.seed, turn.action) for episode in completed for turn in episode.turns]
-        ),
+        "answer_information": answer_information(pairs),
         "turns_mean": mean_of(len(episode.turns) for episode in completed),
-        "action_tokens_mean": mean_of(lengths),
+        "action_tokens_mean": mean_of(map(sampled_tokens, completed)),
     }
-
-
-def _action_tokens(episode: Episode) -> int:
-    return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
 
 
 def step_record(
@@ -71,11 +65,9 @@ def step_record(
 ) -> StepRecord:
     """One line of docs/metrics.md. ``groups``: all that were rolled out; ``dropped``: how many of them dynamic sampling replaced."""
     sampled = read = 0
-    for episode in (episode for group in groups for episode in group.episodes):
-        for turn in episode.turns:
-            if turn.tokens is not None:
-                sampled += len(turn.tokens.action_ids)
-                read += len(turn.tokens.context_ids)
+    for episode in episodes_of(groups):
+        sampled += sampled_tokens(episode)
+        read += sum(len(turn.tokens.context_ids) for turn in episode.turns if turn.tokens)
     record = {
         "kind": "step",
         "step": step,
@@ -109,8 +101,8 @@ def _values(group: Group) -> list[float]:
 
 def _all_equal(values: Sequence[float]) -> bool:
     """Says whether rewards are the same number but for float noise, as the advantages see it."""
-    names = torch.zeros(len(values), dtype=torch.int64)
-    return bool(GroupIndex(names).equal(torch.tensor(values, dtype=torch.float64))[0])
+    one_group = torch.zeros(len(values), dtype=torch.int64)
+    return bool(GroupIndex(one_group).equal(torch.tensor(values, dtype=torch.float64))[0])
 
 
 def _reward_std(values: Sequence[float]) -> float:
@@ -133,8 +125,9 @@ def answer_information(pairs: Sequence[tuple[object, str]]) -> float | None:
     answers = Counter(answer for _, answer in pairs)
     terms: list[float] = []
     for (task, answer), count in Counter(pairs).items():
-        terms.append(count / total * math.log(count * total / (tasks[task] * answers[answer])))
-    return max(0.0, math.fsum(terms))
+        ratio = count * total / (tasks[task] * answers[answer])  # of the joint probability to that of independence
+        terms.append(count / total * math.log(ratio))
+    return max(0.0, math.fsum(terms))  # rounding may leave less than 0
 
 
 def _reward_metrics(groups: Groups) -> dict[str, float | None]:
@@ -154,15 +147,17 @@ def _component_variance(groups: Groups) -> dict[str, float]:
     covariance: dict[str, float] = {}
     variance = 0.0
     for group in groups:
-        rewards = [episode.reward for episode in group.episodes if episode.reward and episode.reward.value is not None]
+        graded = [episode.reward for episode in group.episodes if episode.reward]
+        rewards = [reward for reward in graded if reward.value is not None]
         if len(rewards) < 2:
             continue
         values = np.asarray([reward.value for reward in rewards], dtype=float)
         centered = values - values.mean()
         variance += float(centered @ centered)
-        for reward, weight in zip(rewards, centered.tolist(), strict=True):
+        for reward, distance in zip(rewards, centered.tolist(), strict=True):
+            # The component need not be centered too: distances from the mean add up to 0.
             for name, earned in _component_sums(reward).items():
-                covariance[name] = covariance.get(name, 0.0) + earned * weight
+                covariance[name] = covariance.get(name, 0.0) + earned * distance
     if variance <= 0:
         return {}
     return {name: value / variance for name, value in sorted(covariance.items())}
@@ -170,14 +165,14 @@ def _component_variance(groups: Groups) -> dict[str, float]:
 
 def _component_sums(reward: Reward) -> dict[str, float]:
     sums: dict[str, float] = {}
-    for term in (term for turn in reward.terms for term in turn):
+    for term in chain.from_iterable(reward.terms):
         sums[term.component] = sums.get(term.component, 0.0) + term.value
     return sums
 
 
 def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Name -> mean over the episodes where it is defined."""
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     means: dict[str, float | None] = {}
     for name in names:
         means[name] = mean_of(row.get(name) for row in rows)

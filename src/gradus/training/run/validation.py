@@ -9,7 +9,7 @@ from gradus.core import EnvironmentSpec, Grader, Policy, StopReason, Task, child
 from gradus.core.metrics import ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
-from gradus.rollouts import MAX_CONCURRENT, roll_out
+from gradus.rollouts import MAX_CONCURRENT, episodes_of, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import gather, share
 from gradus.training.run.step_metrics import episode_metrics
@@ -64,7 +64,7 @@ def validate(
         )
         groups = gather(result.groups)
         figures = episode_metrics(groups)
-        episodes = [episode for group in groups for episode in group.episodes]
+        episodes = episodes_of(groups)
         rewards = [episode.reward_value for episode in episodes]
         record: ValidationRecord = {
             "kind": "validation",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from gradus.core import EnvironmentSpec, Grader
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.policy import TinkerPolicy
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Samples
 from gradus.training.engine.update import UpdateResult
 from gradus.training.learner import StepLearner
 from gradus.training.run.validation import Decoding
@@ -85,7 +85,7 @@ class TinkerLearner(StepLearner):
         self.weights.export(folder, self.words)
         return folder
 
-    def _update(self, samples: Sequence[TrainingSample], config: GrpoConfig, lr: float) -> UpdateResult:
+    def _update(self, samples: Samples, config: GrpoConfig, lr: float) -> UpdateResult:
         return remote_update(self.weights.remote, samples, config, lr, key=(self.steps,), base=self._base)
 
     def _sampler(self, sampling: SamplingConfig, name: str) -> TinkerPolicy:

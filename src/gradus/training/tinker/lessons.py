@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError
+from gradus.training.data.sequences import Samples
 from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.lessons import HeldOutFigures, Samples, StepSums
+from gradus.training.lessons import HeldOutFigures, StepSums
 from gradus.training.tinker.weights import ServedTraining, ServedWeights
 
 

@@ -8,12 +8,12 @@ divisor, on a server that gives no norm of the gradient too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from gradus.core import ConfigError
+from gradus.core.frozen_record import frozen_record
 from gradus.training.tinker.requests import TrainingRequests
 
 Divisor = Callable[[int, Sequence[int]], float]
@@ -41,7 +41,7 @@ _CLIP, _CLIPPED = 1e-6, 0.1  # a bound that stops any gradient, and the share of
 _WORDS = 64  # random ids that sequences are made of
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Reduction:
     """What a server divides losses by: a row of ``DIVISORS``. ``clips``: whether it bounds the gradient's norm when asked to."""
 
@@ -53,7 +53,7 @@ class Reduction:
         return DIVISORS[self.name](length, lengths)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Probe:
     """Steps on one token of a trained adapter. ``words``: ids that sequences are made of."""
 

@@ -8,14 +8,14 @@ advantage -dC/dlogp it is the gradient of C.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.tinker.policy import TokenCounts
-from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sequences import Samples, TrainingSample, ints
 from gradus.training.tinker.reduction import Reduction
 from gradus.training.tinker.requests import TrainingRequests
 from gradus.training.trainer_config import TrainerConfig
@@ -23,7 +23,7 @@ from gradus.training.trainer_config import TrainerConfig
 _EPS = 1e-8  # of torch's AdamW
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class RemoteModel:
     """The trained weights on a server, and where tokens are counted."""
 
@@ -31,14 +31,14 @@ class RemoteModel:
     reduction: Reduction
     counts: TokenCounts
 
-    def forward(self, samples: Sequence[TrainingSample]) -> list[Tensor]:
+    def forward(self, samples: Samples) -> list[Tensor]:
         """Log-probs (T - 1,) float32 of each sample's tokens behind the first, under the weights as they are."""
         self.counts.prompt += sum(len(sample) - 1 for sample in samples)
         return self.requests.forward([self._datum(sample) for sample in samples])
 
     def train(
         self,
-        samples: Sequence[TrainingSample],
+        samples: Samples,
         logprobs: Sequence[Tensor],
         gradients: Sequence[Tensor],
         config: TrainerConfig,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.tinker.service import TinkerService
 
 _LOSS = "importance_sampling"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TrainingRequests:
     """A server, and its ``client`` of the trained weights."""
 
@@ -26,6 +26,7 @@ class TrainingRequests:
     def datum(self, ids: Sequence[int], targets: Any, **inputs: Any) -> Any:
         """One sequence (T,) as the client takes it; ``targets`` and ``inputs``: arrays (T - 1,)."""
         types = self.service.sdk.types
+        # Cross entropy wants weights; importance sampling wants log-probs and advantages in their place.
         weights = {} if inputs else {"weights": np.zeros(len(targets), np.float32)}
         columns = {"target_tokens": targets, **weights, **inputs}
         tensors = {name: types.TensorData.from_numpy(values) for name, values in columns.items()}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.tinker.policy import TinkerPolicy
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, ints, split
+from gradus.training.data.sequences import Samples, TrainingSample, ints, split
 from gradus.training.engine.objective import UpdatePlan, batch_tokens, flat_row, kl_loss, plan_epoch, policy_loss
 from gradus.training.engine.update import UpdateResult
 from gradus.training.engine.update_figures import (
@@ -27,7 +28,7 @@ from gradus.training.tinker.remote import RemoteModel
 ByIndex = Mapping[int, Tensor]  # log-probs of a sample, by its index in the step
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Objective:
     """The loss of an update, as figures, and its gradient (A,) with respect to the log-probs of each sample's trained tokens."""
 
@@ -45,7 +46,8 @@ def objective(
         old: from before the first update of the step.
         reference: of the model that KL is measured to.
     """
-    indexes, lengths = list(plan.samples), [sample.actions for sample in plan.samples.values()]
+    indexes = list(plan.samples)
+    lengths = [sample.actions for sample in plan.samples.values()]
 
     def row(values: ByIndex) -> Tensor:
         return flat_row([values[index] for index in indexes], torch.zeros(0))
@@ -66,7 +68,7 @@ def objective(
 
 def remote_update(
     remote: RemoteModel,
-    credited: Sequence[TrainingSample],
+    credited: Samples,
     config: GrpoConfig,
     lr: float,
     *,
@@ -82,20 +84,24 @@ def remote_update(
     """
     started = time.perf_counter()
     epochs = [plan_epoch(credited, config, (*key, epoch)) for epoch in range(config.epochs)]
+    # The first epoch has every sample that is trained; later ones deal the same ones anew.
     samples = {index: sample for plan in epochs[0] for index, sample in plan.samples.items()}
-    scored = dict(zip(samples, remote.forward(list(samples.values())), strict=True)) if samples else {}
+    scored: dict[int, Tensor] = {}
+    if samples:
+        scored = _scored(remote, samples)
     old = _trained(samples, scored)
     logp_diff = measure_logp_diff([(old[index] - sample.logprobs).abs().numpy() for index, sample in samples.items()])
     check_logp_diff(logp_diff, SERVER_LIMITS)
     reference = None if base is None else _trained(samples, _scores(samples, base))
     sums: list[UpdateSums] = []
     norms: list[float | None] = []
-    for plan in (plan for plans in epochs for plan in plans):
-        batch = list(plan.samples.values())
+    for plan in chain.from_iterable(epochs):
         if sums:  # the weights have changed since all samples were scored
-            scored = dict(zip(plan.samples, remote.forward(batch), strict=True))
+            scored = _scored(remote, plan.samples)
         result = objective(config, plan, _trained(plan.samples, scored), old, reference)
-        norms.append(remote.train(batch, [scored[index] for index in plan.samples], result.gradients, config, lr))
+        denominators = [scored[index] for index in plan.samples]
+        norm = remote.train(list(plan.samples.values()), denominators, result.gradients, config, lr)
+        norms.append(norm)
         sums.append(result.sums)
     measured = [norm for norm in norms if norm is not None]
     return UpdateResult(
@@ -110,6 +116,11 @@ def remote_update(
         passes=(),
         seconds={"train": time.perf_counter() - started, "update": 0.0},
     )
+
+
+def _scored(remote: RemoteModel, samples: Mapping[int, TrainingSample]) -> dict[int, Tensor]:
+    """(T - 1,) log-probs of each sample under the weights as they are."""
+    return dict(zip(samples, remote.forward(list(samples.values())), strict=True))
 
 
 def _trained(samples: Mapping[int, TrainingSample], scored: ByIndex) -> dict[int, Tensor]:

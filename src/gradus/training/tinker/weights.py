@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
 from gradus.core.documents import read_document
 from gradus.core.files import write_folder, write_json
+from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.policy import TinkerPolicy, TokenCounts
@@ -24,7 +24,7 @@ _FILE = "server.json"  # of a checkpoint: where its weights and its optimizer ar
 _KEPT = 30 * 24 * 3600  # seconds that a server keeps the state of a checkpoint
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class ServedTraining:
     """A model on a server that is going to be trained: where it is, its tokenizer and settings, and where its tokens are counted."""
 
