@@ -39,6 +39,8 @@ from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
 from gradus.training.teachers import ScriptedTeacher, Teacher
 
+_STATED = 4  # samples of a step whose targets are computed again
+
 
 def train_distill(
     loaded: LoadedModel,
@@ -104,7 +106,7 @@ class _DistillLessons:
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
         self._episodes: list[Episode] = []  # of the step that was made last
-        self._stated: tuple[TrainingSample, Sequence[AnswerDistribution]] | None = None  # for one of its samples
+        self._stated: list[tuple[TrainingSample, Sequence[AnswerDistribution]]] = []  # of each of its samples
 
     @property
     def kind(self) -> Literal["distill"]:
@@ -121,6 +123,7 @@ class _DistillLessons:
         first = (step - 1) * size
         tasks = self._tasks[first : first + size]
         self._episodes.clear()
+        self._stated.clear()
         by_teacher = size - round(self._config.on_policy * size)
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
@@ -138,8 +141,9 @@ class _DistillLessons:
         """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
         limit, student = self._spec.max_turns, self._student.name
         laws.check("tasks", rolled_again, self._tasks, self._episodes, self._config, step, student, limit)
-        if self._stated is not None:
-            laws.check("credit", stated_again, self._student.loaded.renderer, *self._stated)
+        # Turns that ask the same have the same targets, whichever they are taken from: one sample may not show it.
+        for sample, stated in self._stated[-_STATED:]:
+            laws.check("credit", stated_again, self._student.loaded.renderer, sample, stated)
         if self._config.history_noise:
             laws.check("text", noise_again, samples, samples, self._config.history_noise)
 
@@ -169,8 +173,9 @@ class _DistillLessons:
                 samples += _samples(self._student.loaded, episode, number)
         self._episodes += episodes
         labelled = self._teacher.label(samples, episodes)
-        if labelled and isinstance(self._teacher, ScriptedTeacher):
-            self._stated = labelled[-1], self._teacher.stated[labelled[-1].episode]
+        if isinstance(self._teacher, ScriptedTeacher):
+            for sample in labelled:
+                self._stated.append((sample, self._teacher.stated[sample.episode]))
         return labelled
 
     def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:
