@@ -44,6 +44,7 @@ def junit(result: AuditResult) -> str:
     )
     for check in result.checks:
         case = ElementTree.SubElement(suite, "testcase", classname=result.grader, name=check.subject)
+        # Readers show the message in one line, and the text beneath it.
         text = _CONTROLS.sub("?", check.evidence)
         if check.status == "fail":
             ElementTree.SubElement(case, "failure", message=text[:300]).text = text

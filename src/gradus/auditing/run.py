@@ -270,6 +270,7 @@ def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
     return lambda calls: progress(f"audit {subject.grader}", min(calls, most), most)
 
 
+# In the order in which they may spend the time; each leaves the next one what it did not need.
 _PAYING: Sequence[Callable[[Ground], AuditCheck]] = (
     partial(without_task, name="blind answers"),
     partial(without_task, name="reflexes"),
@@ -282,6 +283,7 @@ _PAYING: Sequence[Callable[[Ground], AuditCheck]] = (
 def place_of(functions: Functions) -> tuple[str, int]:
     """File and line of the first function that is written in Python, relative to the working folder if it lies there."""
     codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
+    # Functions that are built in have no source.
     code = next((code for code in codes if code is not None), None)
     if code is None:
         return "", 0

@@ -118,6 +118,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 
 def _score(run: Run, text: str, tests: Any) -> float | Exception | None:
     """Returns None for a row without tests; an exception if there is no sandbox or a test cannot be read."""
+    # Tables of CSV and some data sets hold the tests as JSON.
     if isinstance(tests, str):
         tests = json.loads(tests)
     if not tests:
@@ -183,6 +184,7 @@ def _lines(text: str) -> list[str]:
 
 def _same_value(line: str, expected: Any) -> bool:
     """True if a line holds the expected value; a tuple is a list here, numbers may differ in the ninth digit."""
+    # Through JSON on both sides: a tuple is a list there, and a key a text.
     try:
         value = json.loads(line)["value"]
         return bool(_equal(value, json.loads(json.dumps(expected, default=_plain))))

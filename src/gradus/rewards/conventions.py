@@ -47,10 +47,12 @@ class InspectScorer:
     def __init__(self, score: Callable[..., Any]) -> None:
         self.__wrapped__ = score  # inspect finds the source there
         self.__name__ = getattr(score, "__qualname__", "score").split(".")[0]
+        # inspect would follow __wrapped__ to the signature of the scorer.
         self.__signature__ = inspect.signature(self.__call__)
 
     async def __call__(self, prompt: Any, completion: Any, answer: Any, **columns: Any) -> float:
         """The reward of a completion, by the last answer of a state that holds nothing else."""
+        # By name: Inspect is no dependency, and is there if somebody's scorer is.
         model: Any = importlib.import_module("inspect_ai.model")
         scorer: Any = importlib.import_module("inspect_ai.scorer")
         solver: Any = importlib.import_module("inspect_ai.solver")
@@ -81,6 +83,7 @@ class OneByOne:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__wrapped__ = function  # inspect finds the source there
+        # inspect would follow __wrapped__ to the signature of the function of one completion.
         self.__signature__ = inspect.signature(self.__call__)
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
@@ -94,6 +97,7 @@ class OneByOne:
             row |= {"prompt": prompt, "completion": completion}
             arguments = _arguments(self.__wrapped__, row)
             results.append(self.__wrapped__(**arguments))
+        # All are called before any is awaited, so that they wait beside each other.
         if any(inspect.isawaitable(result) for result in results):
             return _awaited(results)
         return [_number(result) for result in results]

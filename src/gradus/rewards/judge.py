@@ -101,6 +101,7 @@ class Judge:
         async with self._client() as client:
             requests = [self._score(client, slots, row, sample) for row, sample in questions]
             scores = await asyncio.gather(*requests)
+        # Scores come in the order of the requests, whichever was answered first.
         by_row: dict[Row, list[Score]] = {}
         for (row, _), score in zip(questions, scores, strict=True):
             by_row.setdefault(row, []).append(score)

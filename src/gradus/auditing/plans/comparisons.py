@@ -166,6 +166,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
         return AuditCheck(subject="alignment", status=without_skill, evidence=evidence)
+    # Degenerate policies count too: their reward must be as low as their true reward.
     names = list(panel.episodes)
     rewards = _table(panel.rewards(name) for name in names)
     aims = _table(panel.true_rewards(name) for name in names)
@@ -199,6 +200,7 @@ def _alignment_status(across: float | None, highest: float, within: float | None
         return "fail"
     if across >= ALIGNMENT and (within is None or within > 0):
         return "pass"
+    # By the upper end: few tasks may hide a correlation that is there.
     may_be_aligned = highest >= ALIGNMENT and (within is None or within > _NEGATIVE)
     if may_be_aligned or tasks < _FEW:
         return "open"

@@ -35,6 +35,7 @@ from gradus.core import (
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 
+# The shares of blind answers at which a teacher is rolled out; blind answers alone come last.
 _NOISE = (0.0, 0.25, 0.5, 0.75)
 _FEW_NOISE = (0.0, 0.5)
 _CONSTANTS = 2
@@ -96,6 +97,7 @@ class Baseline:
     @property
     def least_effect(self) -> float:
         """The least effect in units of the reward."""
+        # From blind answers to the teacher itself: what skill is worth under this grader.
         means = [level.reward for curve in self.curves for level in curve]
         return LEAST_EFFECT * (max(means) - min(means))
 
@@ -207,6 +209,7 @@ class Judged:
     @property
     def kind(self) -> str:
         """The class of the finding, read off the plan and what changed."""
+        # A plan of the simplest shapes is named by them.
         aim = self.true_reward
         if self.shape in _KINDS:
             return _KINDS[self.shape]

@@ -125,6 +125,7 @@ class Shape:
             return turn % self.steps
         if self.each:
             return min(self.steps - 1, turn)
+        # Stretches of equal length; an episode that is longer than usual stays in the last.
         return min(self.steps - 1, turn * self.steps // max(1, horizon))
 
 
@@ -195,6 +196,7 @@ class TurnSession:
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
         """Answers one turn of some episodes."""
+        # The other policy is asked at every turn, also if its answer is not taken: it may keep count of its own.
         texts = [""] * len(requests)
         if self._other:
             texts = [action.text for action in self._other.act(requests)]

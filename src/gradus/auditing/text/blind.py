@@ -240,6 +240,7 @@ def _numbers(separator: str) -> Operator:
     """The longest row of numbers as it stands: a grader that does not look at the order takes it for sorted."""
 
     def reflex(gold: Gold, rng: Random) -> Text:
+        # _ROW has no groups of its own, so that all of a row comes back.
         rows = [NUMBER.findall(row) for row in _ROW.findall(gold.prompt)]
         if rows:
             return separator.join(max(rows, key=len))

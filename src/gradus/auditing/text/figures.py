@@ -145,6 +145,7 @@ def _near_part(answer: str, gold: str) -> float:
     return 0.0 if is_sentence(gold) else closeness(answer, gold)
 
 
+# What each share is taken from: answers that know nothing of the task, and those that are made of or near the right one.
 _FIGURES: Mapping[str, tuple[Collection[str], RightPart]] = {
     "free": (("blind answers", "reflexes", "the source"), contained),
     "near": (("gold", "wrong answers"), _near_part),

@@ -177,6 +177,7 @@ def _finalists(gains: Mapping[Try, float]) -> list[Try]:
     def rank(attempt: Try) -> tuple[float, int, str]:
         return -round(gains[attempt], 6), len(attempt.text), attempt.text
 
+    # One for each line: variants of one exploit would take all the places.
     best: dict[Place, Try] = {}
     for attempt in sorted(gains, key=rank):
         best.setdefault(attempt.place, attempt)

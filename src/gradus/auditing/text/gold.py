@@ -106,6 +106,7 @@ def elements_of(gold: str) -> Elements | None:
     return None
 
 
+# Words that hold a sentence together, which a row of names or numbers has not.
 _FUNCTION_WORDS = re.compile(
     r"(?<!\S)(?:[Tt]he|[Aa]n|[Ii]s|[Aa]re|[Ww]as|[Ww]ere|[Hh]as|[Hh]ave|[Oo]f|[Bb]ecause|[Tt]hat|[Ww]hich|[Ww]ith|[Ff]rom)(?!\S)"
 )

@@ -267,7 +267,8 @@ def _not_a_number(texts: list[str], rng: Random) -> Sequence[str]:
 
 def _swap(texts: list[str], rng: Random) -> Sequence[str] | None:
     """Two neighbors that differ, in the other order."""
-    places = [i for i in range(len(texts) - 1) if texts[i] != texts[i + 1]]
+    # Equal neighbors would leave the answer as it is.
+    places = [place for place in range(len(texts) - 1) if texts[place] != texts[place + 1]]
     if not places:
         return None
     place = rng.choice(places)
@@ -280,6 +281,7 @@ _swap_elements = _elements(_swap)
 
 def _neighbors_swapped(gold: Gold, rng: Random) -> str | tuple[str, ...] | None:
     """Two elements in the other order, unless the rows say that order does not matter."""
+    # If the rows say nothing, it is asked all the same, and a person judges what is accepted.
     if gold.task.ordered is False:
         return None
     return _swap_elements(gold, rng)
@@ -406,6 +408,7 @@ def _text(change: Callable[[str], str], *, least: int = 4) -> Make:
 
 def _first_half(gold: Gold, rng: Random) -> Text:
     """Of a number with decimals this may be rounding, and half of one with a unit its number."""
+    # A sign and zeros say nothing by themselves.
     half = gold.bare[: len(gold.bare) // 2].strip()
     if half == gold.number or not half.strip("-+.0"):
         return None
@@ -494,7 +497,7 @@ _FIXES: Mapping[str, str] = {
 def _with_fix(name: str, row: Make | Wrong) -> Wrong:
     """The row with what to change if it is accepted."""
     wrong = row if isinstance(row, Wrong) else Wrong(make=row)
-    words = next(words for words in _FIXES if re.search(words, name))
+    words = next(words for words in _FIXES if re.search(words, name))  # the empty words stand in every name
     return replace(wrong, fix=_FIXES[words])
 
 

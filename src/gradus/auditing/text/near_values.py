@@ -37,6 +37,7 @@ _UNITS = {name: names.split()[0] for names in _NAMES_OF_UNITS.splitlines() for n
 _MEASURED = re.compile(r"\A([-−]?\d[\d.,]*)\s*([A-Za-z]+)\Z")
 _HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
 _DIGIT_IN_WORD = re.compile(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])")
+# A question whose answer may well be its own word from behind, or one in other letters.
 _REARRANGED = re.compile(r"(?i)anagram|permut|arrang|scrambl|order|letters|backwards|revers")
 _LONG = 400  # characters of a text
 
@@ -97,6 +98,7 @@ def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
 
 def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
     """The unit of another answer that is surely another one, if possible with the same first letter; else one of mass or length."""
+    # Units that other answers have, for a grader may know no others.
     number, unit = measured.groups()
     matches = [_MEASURED.fullmatch(text.strip()) for text in gold.others.counts]
     units = sorted({match[2] for match in matches if match})

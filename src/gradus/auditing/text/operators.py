@@ -56,7 +56,7 @@ def _respaced(gold: Gold, rng: Random) -> Text:
     """JSON without the spaces that the gold answer has, or with those that it has not."""
     if not isinstance(gold.json, list | dict):
         return None
-    spaced = json.dumps(gold.json)
+    spaced = json.dumps(gold.json)  # with spaces behind commas and colons
     if gold.text == spaced:
         return json.dumps(gold.json, separators=(",", ":"))
     return spaced
@@ -118,6 +118,7 @@ _LONG = {
 def _tower(gold: Gold, rng: Random) -> Text:
     """A grader that lets the numbers of its own task through calculates with them: 3**29**50 has no end."""
     numbers = NUMBER.findall(gold.text)
+    # Else the numbers that the question lists, as Countdown does.
     if len(numbers) < 2:
         lists = re.findall(r"\[[^\[\]]*\]", gold.prompt) or [""]
         numbers = NUMBER.findall(lists[-1])

@@ -238,15 +238,13 @@ def _lasting(ground: Ground) -> list[Probe]:
 
 def program(gold: Gold, text: str) -> str:
     """The program with the functions that the gold answer defines, in its fence if it has one."""
-    result = "RESULT = None\n"
-    if "RESULT" in text:
-        result = ""
-    returned = "RESULT"
-    if "def respond(" in text:
-        returned = "respond(args)"
+    # A program that sets no result of its own returns nothing.
+    result = "" if "RESULT" in text else "RESULT = None\n"
+    returned = "respond(args)" if "def respond(" in text else "RESULT"
     names = [statement.name for statement in gold.statements if isinstance(statement, ast.FunctionDef)]
     stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return {returned}" for name in names)
     code = text.replace("STUBS", result + stubs)
     if gold.code == gold.text:
         return code
+    # The words around the block stay, for a grader may look for them.
     return gold.text.replace(gold.code, f"{code}\n")

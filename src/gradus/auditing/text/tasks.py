@@ -243,6 +243,7 @@ def _gold_text(
 
 def _around(gold: str, text: str) -> tuple[str, str]:
     """The text before and behind the gold answer, where it last stands as a word of its own (not the ``a`` of a closing tag)."""
+    # The last: reasoning before it may hold the answer too.
     words = list(re.finditer(rf"(?<![\w</]){re.escape(gold)}(?!\w)", text))
     place = words[-1].start() if words else text.rindex(gold)
     return text[:place], text[place + len(gold) :]
