@@ -6,7 +6,7 @@ A scripted policy answers an observation from what stands in it, like a model wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from string import digits
@@ -124,7 +124,7 @@ def _vocabulary(source: Source, schema: Schema) -> Vocabulary:
     words = [*vocabulary.words, *fragments(banks), *banks]
     words += [*system_prompt_of(schema).split(), *_REFUSALS.split()]
     words += [*digits, "Memory:", "Core:", "|"]
-    # Characters spell the words of files that no vocabulary foresees.
+    # Characters spell the words of files that no vocabulary foresees; 33 to 126 are those of ASCII that can be seen.
     pieces = [*vocabulary.pieces, *digits, *map(chr, range(33, 127))]
     return Vocabulary(words=tuple(dict.fromkeys(words)), pieces=tuple(dict.fromkeys(pieces)))
 
@@ -143,8 +143,12 @@ def _lines(data: Data) -> list[str]:
 
 def _inserts(data: Data, texts: Iterable[str], first: int) -> list[str]:
     """Calls that insert texts, in one bank after the other."""
-    banks = data["banks"]
-    return [write_insert(banks[place % len(banks)], text) for place, text in enumerate(texts, first)]
+    banks: Sequence[str] = data["banks"]
+    calls: list[str] = []
+    for place, text in enumerate(texts, first):
+        bank = banks[place % len(banks)]
+        calls.append(write_insert(bank, text))
+    return calls
 
 
 def _dump(data: Data) -> list[str]:

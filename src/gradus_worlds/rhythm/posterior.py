@@ -118,7 +118,9 @@ class Posterior:
         """Mean and variance of the modifiers, (R, 9) each."""
         mass = normalised(self._log_modifiers[rows])
         mean = mass @ _PLACES
-        return mean, np.maximum(mass @ _PLACES**2 - mean**2, 0.0)
+        square = mass @ _PLACES**2
+        # Rounding may leave it a little below zero.
+        return mean, np.maximum(square - mean**2, 0.0)
 
     def weights_mean(self, rows: Sequence[int]) -> Array:
         """Mean of the reward weights, (R, 5)."""
@@ -172,7 +174,9 @@ class Posterior:
         predicted = REWARD_SCALE * np.einsum("rnm,rm->rn", cloud, change)
         predicted -= CRASH_PENALTY * (crashes + 0.5 * doubtful)[:, None]
         predicted = np.clip(predicted, -REWARD_LIMIT, REWARD_LIMIT)
-        clipped = ((np.abs(start - 0.5) > 0.5 - METER_GRID) * _CLIPPED).max(axis=1)
+        near_a_bound = np.abs(start - 0.5) > 0.5 - METER_GRID
+        clipped = (near_a_bound * _CLIPPED).max(axis=1)
+        # The weighted sum of independent errors of five meters.
         noise = (NOISE**2 + clipped**2)[:, None] * (cloud**2).sum(axis=2)
         by_crash = (CRASH_PENALTY / 2 * doubtful[:, None]) ** 2
         variance = _REWARD_SD**2 + REWARD_SCALE**2 * noise + by_crash
@@ -199,6 +203,7 @@ class Posterior:
         scale, axes = np.linalg.eigh(covariance)
         normal = rng.normal(size=(WEIGHT_PARTICLES, len(METERS)))
         jitter = (normal * np.sqrt(np.maximum(scale, 0.0))) @ axes.T
+        # The two factors' squares add up to 1, so that the spread stays.
         moved = mean + _SHRINK * centred[drawn] + np.sqrt(1 - _SHRINK**2) * jitter
         # The kernel may leave the simplex; weights are kept above zero and sum to 1 again.
         moved = np.maximum(moved, 1e-4)

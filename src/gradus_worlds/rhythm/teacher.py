@@ -132,7 +132,8 @@ class BayesSession(WeekSession):
         """Update on the step that led to these observations, all of one step of the week; once, however often it is shown."""
         step: int = requests[0].observation.data["step"]
         # A session may be asked twice about one step: for distributions, and for answers.
-        fresh = {request.row: request for request in requests if self._steps.get(request.row) != step}
+        unseen = [request for request in requests if self._steps.get(request.row) != step]
+        fresh = {request.row: request for request in unseen}
         lines = {row: shown_figures(request.observation.data) for row, request in fresh.items()}
         if step > 0 and fresh:
             records = [request.observation.data["history"][-1] for request in fresh.values()]

@@ -21,6 +21,7 @@ def _play(episode: Episode) -> float | None:
         return None
     if reward.grader not in GRADERS:
         return None
+    # Graders of several versions have other parts, so the weights are added up too.
     total = 0.0
     weights = 0.0
     for name, weight in GRADERS[reward.grader].weights.items():
@@ -57,9 +58,10 @@ def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
         week = read_week(episode)
     except GradingError:
         return {}
-    errors = np.full(STEPS, np.nan)
+    errors = np.full(STEPS, np.nan)  # a week that was cut has no errors behind its end
     errors[: len(week.rewards)] = np.abs(week.held_belief - week.truth).mean(axis=1)
-    constant = np.full(len(DAYS), np.abs(0.5 - week.truth).mean())
+    constant_error = np.abs(0.5 - week.truth).mean()
+    constant = np.full(len(DAYS), constant_error)
     return {
         "belief_mae_by_day": _finite(errors[len(SLOTS) - 1 :: len(SLOTS)]),  # at the end of each day
         "constant_belief_mae_by_day": _finite(constant),
@@ -70,8 +72,9 @@ def view(episode: Episode) -> EpisodeView:
     """Meters as lines, actions as a strip, beliefs as lines with the truth they should reach."""
     week = read_week(episode)
     actions = [turn.action_data.get("action_type") or "nothing" for turn in episode.turns]
-    beliefs = {name: _finite(held) for name, held in zip(BELIEFS, week.held_belief.T, strict=True)}
-    meters = {name: levels.tolist() for name, levels in zip(METERS, week.meters[1:].T, strict=True)}
+    beliefs = dict(zip(BELIEFS, map(_finite, week.held_belief.T), strict=True))
+    after_steps = week.meters[1:]
+    meters = dict(zip(METERS, after_steps.T.tolist(), strict=True))
     return EpisodeView(
         title=f"A week with {episode.outcome.get('person', 'somebody')}, played by {episode.policy}",
         panels=(

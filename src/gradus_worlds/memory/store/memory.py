@@ -115,7 +115,8 @@ class Memory:
     @property
     def words(self) -> int:
         """Words in the core and all live entries."""
-        return count_words(self.core) + sum(count_words(entry.content) for entry in self.entries.values())
+        texts = [self.core, *(entry.content for entry in self.entries.values())]
+        return sum(map(count_words, texts))
 
     def insert(
         self,

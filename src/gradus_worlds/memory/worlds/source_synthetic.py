@@ -88,7 +88,9 @@ def _vocabulary() -> Vocabulary:
         texts.append(attribute.noun)
         texts += [text for _, text in sayings(attribute)]
     words = {word for word in " ".join(texts).split() if "{" not in word}
-    dates = [*MONTHS, *map(str, range(1, 32)), *map(str, range(2029, 2042))]
+    days = map(str, range(1, 32))
+    years = map(str, range(2029, 2042))
+    dates = [*MONTHS, *days, *years]
     # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.
     starts = [*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)]
     return Vocabulary(
@@ -141,8 +143,9 @@ def _last_statements(statements: Sequence[Statement]) -> list[Statement]:
 
 def _insert(data: Data, statement: Statement, value: str) -> str:
     """The call that keeps a value in the attribute's bank, or in the first one of a schema that does not have it."""
-    bank = statement.attribute.bank if statement.attribute.bank in data["banks"] else data["banks"][0]
-    return write_insert(bank, note_of(statement.entity, statement.attribute.noun, value))
+    attribute = statement.attribute
+    bank = attribute.bank if attribute.bank in data["banks"] else data["banks"][0]
+    return write_insert(bank, note_of(statement.entity, attribute.noun, value))
 
 
 def _call(data: Data, statement: Statement) -> str | None:

@@ -154,7 +154,8 @@ class _Writer:
 
     def _number_of_events(self) -> int:
         """Binomial over three; at least one as long as nothing is known, so that no world is without a question to answer."""
-        drawn = sum(self.rng.random() < self.config.events / 3 for _ in range(3))
+        share = self.config.events / 3
+        drawn = sum(self.rng.random() < share for _ in range(3))
         # A change or a rumour needs a fact that it is about.
         must_tell = self.config.events > 0 and not self.timeline.current
         return max(1, drawn) if must_tell else drawn
