@@ -37,7 +37,7 @@ from gradus.training.laws.storing import (
 )
 from gradus.training.laws.tasks import ends_again, order_again, played_again, tasks_again
 from gradus.training.learner import Learner, StepLearner
-from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, loop_values, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
@@ -469,10 +469,8 @@ class GrpoLoop:
 
     def check_checkpoint(self, every: int = 0) -> None:
         """Holds the newest checkpoint to the run in memory; of those of ``every`` so many steps some as a whole. Raises LawBroken."""
-        training = self.learner.state
-        if isinstance(training, LocalState) and world().size == 1:
-            state = {name: value for name, value in vars(self.state).items() if name not in ("step", "schedule")}
-            check_checkpoint(self.laws, self.folder.path, training, self.learner.steps, state, every)
+        state = {name: value for name, value in vars(self.state).items() if name not in ("step", "schedule")}
+        check_checkpoint(self.laws, self.folder.path, self.learner.state, self.learner.steps, state, every)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""

@@ -13,7 +13,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import Samples, TrainingSample
 from gradus.training.distributed.processes import world
-from gradus.training.engine.fsdp import is_sharded, shard, sync_inference_model
+from gradus.training.engine.fsdp import shard, sync_inference_model
 from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
@@ -159,7 +159,7 @@ class Learner(StepLearner):
         self._spec = spec
         self._reference = load_reference(self.model, config)
         # Laws compare what one process has; of several each has a part.
-        alone = world().size == 1 and not is_sharded(self.model.model)
+        alone = world().size == 1
         self._still = StillModels(self.model, config, self._reference) if alone else None
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = options.sampler is None or bool(config.validation_every) or config.lora is not None

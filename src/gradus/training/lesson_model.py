@@ -67,7 +67,7 @@ class LocalLessonModel:
     @property
     def local_model(self) -> LoadedModel | None:
         """The model, if this process alone holds it."""
-        return self.loaded if world().size == 1 and not is_sharded(self.loaded.model) else None
+        return self.loaded if world().size == 1 else None
 
     def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the update of a step; this process computes its share of the samples."""

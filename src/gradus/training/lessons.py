@@ -25,7 +25,7 @@ from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken, LawRunner
 from gradus.training.laws.storing import check_checkpoint, folder_again, line_again
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.run.checkpoints import Checkpoint, LocalState, TrainingState, go_back, loop_values, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
@@ -346,9 +346,8 @@ class LessonTrainer:
 
     def check_checkpoint(self, every: int = 0) -> None:
         """Holds the newest checkpoint to the run in memory; of those of ``every`` so many steps some as a whole. Raises LawBroken."""
-        training = self.model.state
-        if isinstance(training, LocalState) and world().size == 1:
-            check_checkpoint(self.laws, self.folder.path, training, self.state.step, loop_values(self.state), every)
+        state = loop_values(self.state)
+        check_checkpoint(self.laws, self.folder.path, self.model.state, self.state.step, state, every)
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint; without one to the beginning."""

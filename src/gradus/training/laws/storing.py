@@ -22,9 +22,10 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import episodes_of, read_episodes
 from gradus.training.data.sequences import Groups
+from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, close, holds
-from gradus.training.run.checkpoints import LocalState
+from gradus.training.run.checkpoints import LocalState, TrainingState
 
 _EPISODES = 4  # of a file, that are compared field by field
 _ROOM = 256  # tokens of an answer outside of an environment, at least
@@ -33,14 +34,14 @@ _OPEN: Any = safe_open  # it has no types
 
 
 def check_checkpoint(
-    laws: LawRunner, folder: Path, training: LocalState, step: int, state: Json, every: int = 0
+    laws: LawRunner, folder: Path, training: TrainingState, step: int, state: Json, every: int = 0
 ) -> None:
-    """Holds the newest checkpoint of a run's folder, if it has one, to what is in memory. Raises LawBroken.
+    """Holds the newest checkpoint of a run's folder, if it has one, to what is in this process alone. Raises LawBroken.
 
     Of checkpoints that are written ``every`` so many steps the tensors of the first, second, fourth and so on are read.
     """
     path = max((folder / "checkpoints").glob("step-*"), default=None)
-    if path is None:
+    if path is None or not isinstance(training, LocalState) or world().size > 1:
         return
     # A checkpoint between two planned ones, as of an interrupted run, is always read whole.
     number, beyond = divmod(step, every) if every else (0, 0)
