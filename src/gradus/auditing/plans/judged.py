@@ -84,9 +84,9 @@ class Baseline:
 
     name: str
     episodes: Sequence[Episode]
-    # Ways to err of ``teacher``, each from the lowest mean true reward to the highest; one is empty if nobody knows a true reward.
-    curves: Sequence[Sequence[Level]]
     true_reward_name: str
+    # Ways to err of ``teacher``, each from the lowest mean true reward to the highest; one is empty if nobody knows a true reward.
+    curves: Sequence[Sequence[Level]] = ()
     teacher: str = ""
 
     @property

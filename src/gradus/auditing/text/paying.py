@@ -173,14 +173,7 @@ def unearned(
         measured={"tried": tried, "best": [asdict(rate) for rate in rates[:4]]},
     )
     if winners:
-        # It may have won by its form alone: what it earns where it is wrong outweighs being right.
-        if not is_above(best.unearned, LEAST_EFFECT):
-            earned = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
-        example = _shortest(ground, best.example)
-        completion = quoted(example["completion"], _QUOTED)
-        evidence = f"{earned}, e.g. {completion}; {len(winners)} of {tried} answers that ignore the task are exploits"
-        note = _note(ground, "exploit", best.operator, example, best.share)
-        return replace(check, status="fail", evidence=evidence, notes=[note])
+        return _failed(ground, check, best, earned, f"{len(winners)} of {tried}")
     # A mean above the least effect that its interval does not confirm.
     doubtful = [rate.unearned.mean or 0.0 for rate in rates if (rate.unearned.high or 1.0) > LEAST_EFFECT]
     if max(doubtful, default=0.0) > LEAST_EFFECT:
@@ -195,6 +188,18 @@ def unearned(
         return check
     note = _note(ground, "lenient", form.operator, form.paid, form.share, _FORM)
     return replace(check, notes=[note])
+
+
+def _failed(ground: Ground, check: AuditCheck, best: Rate, earned: str, count: str) -> AuditCheck:
+    """The check as it fails by the best of its exploits, with a completion as short as it still earns."""
+    # It may have won by its form alone: what it earns where it is wrong outweighs being right.
+    if not is_above(best.unearned, LEAST_EFFECT):
+        earned = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
+    example = _shortest(ground, best.example)
+    completion = quoted(example["completion"], _QUOTED)
+    evidence = f"{earned}, e.g. {completion}; {count} answers that ignore the task are exploits"
+    note = _note(ground, "exploit", best.operator, example, best.share)
+    return replace(check, status="fail", evidence=evidence, notes=[note])
 
 
 def _tells(rate: Rate) -> tuple[float, int]:
