@@ -72,9 +72,10 @@ def view(episode: Episode) -> EpisodeView:
     """Meters as lines, actions as a strip, beliefs as lines with the truth they should reach."""
     week = read_week(episode)
     actions = [turn.action_data.get("action_type") or "nothing" for turn in episode.turns]
-    beliefs = dict(zip(BELIEFS, map(_finite, week.held_belief.T), strict=True))
-    after_steps = week.meters[1:]
-    meters = dict(zip(METERS, after_steps.T.tolist(), strict=True))
+    # By name, (T,) each.
+    beliefs = {name: _finite(held) for name, held in zip(BELIEFS, week.held_belief.T, strict=True)}
+    levels_of = zip(METERS, week.meters[1:].T, strict=True)
+    meters = {name: levels.tolist() for name, levels in levels_of}
     return EpisodeView(
         title=f"A week with {episode.outcome.get('person', 'somebody')}, played by {episode.policy}",
         panels=(
