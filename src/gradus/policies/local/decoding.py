@@ -118,9 +118,11 @@ class Drawing:
         grammar = self._grammars.get(row)
         if grammar is None:
             return torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        key = (grammar, self._states[row])
+        state = self._states[row]
+        key = (grammar, state)
         if key not in self._masks:
-            self._masks[key] = legal_mask(grammar.legal(key[1]), logits.shape[-1], device=logits.device)
+            ids = grammar.legal(state)
+            self._masks[key] = legal_mask(ids, logits.shape[-1], device=logits.device)
         return self._masks[key]
 
 

@@ -74,8 +74,10 @@ def source_facts(folder: str | Path) -> list[str]:
     source = read_source(folder)
     if source is None:
         return []
-    license_ = f", licence {source['license']}" if source["license"] else ""
-    return [f"trained from {source['name']}{license_}, dequantized from {source['quantization']} (`{source['file']}`)"]
+    origin = source["name"]
+    if source["license"]:
+        origin += f", licence {source['license']}"
+    return [f"trained from {origin}, dequantized from {source['quantization']} (`{source['file']}`)"]
 
 
 def dequantize(file: Path, folder: Path) -> ModelSource:

@@ -85,7 +85,10 @@ def renamed_card(card: str, title: str) -> str | None:
     heading = re.search(r"^# (.+)\n\nTrained with Gradus", card, re.MULTILINE)
     if heading is None:
         return None
-    return card.replace(f"# {heading[1]}\n", f"# {title}\n", 1).replace(f'"{heading[1]}"', f'"{title}"')
+    name = heading[1]
+    card = card.replace(f"# {name}\n", f"# {title}\n", 1)
+    # The examples of code name the model too.
+    return card.replace(f'"{name}"', f'"{title}"')
 
 
 def _library(contents: CardContents) -> str:
@@ -97,7 +100,8 @@ def _library(contents: CardContents) -> str:
 def _measures(condition: ConditionResults) -> list[str]:
     """Returns the environment's own measures of a policy, which are shown beside its reward."""
     names = dict.fromkeys(name for policy in condition["policies"].values() for name in means_of(policy))
-    return [name for name in names if name not in ("reward", "true_reward", "env_reward")][:_MOST_MEASURES]
+    measures = [name for name in names if name not in ("reward", "true_reward", "env_reward")]
+    return measures[:_MOST_MEASURES]
 
 
 def example_question(template: ChatTemplate, system_prompt: str) -> Question:

@@ -74,6 +74,7 @@ def _spellings(tokenizer: Any, stop_ids: Sequence[int]) -> dict[bytes, list[int]
     in_bytes = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
     pieces: dict[int, str] = {number: piece for piece, number in tokenizer.get_vocab().items()}
     spelled: dict[int, bytes] = {}
+    # Added tokens are marks of the template, and no part of a text in JSON.
     for number in set(pieces).difference(tokenizer.added_tokens_decoder):
         piece = pieces[number]
         if in_bytes:

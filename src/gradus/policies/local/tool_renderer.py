@@ -119,8 +119,9 @@ class ToolRenderer:
         if name == _NAME:
             return text.partition(name)[0]
         arguments = max(text.rfind("{", 0, text.find(_KEY)), 0)
+        behind_name = text.find(name) + len(name)
         # A form without braces, as xml, has its arguments behind the name.
-        return text[:arguments].rstrip() or text[: text.find(name) + len(name)]
+        return text[:arguments].rstrip() or text[:behind_name]
 
     def read(self, text: str) -> Message:
         """An answer with its calls, in the template's own form."""
@@ -163,7 +164,8 @@ class ToolRenderer:
         if system and self.chat.has_system_role:
             records.insert(0, {"role": "system", "content": self._mark(system)})
         elif system:
-            records[0]["content"] = f"{self._mark(system)}\n\n{records[0]['content']}"
+            first = records[0]
+            first["content"] = f"{self._mark(system)}\n\n{first['content']}"
         schemas = self._mark([dict(tool) for tool in self.tools])
         return self.chat.render(records, tools=schemas or None)
 
