@@ -208,6 +208,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     known_options(options, RunArguments, "gradus.run", also=("data",))
     recipe_options, run_options = split_options(options)
     require_training()
+    # These bring torch, which the base install lacks and no other command should wait for.
     from gradus.core.terminal import Terminal
     from gradus.runs.forecast.checks import require_names, setting_warnings
     from gradus.runs.forecast.look import fitted_job

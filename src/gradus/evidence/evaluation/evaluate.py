@@ -219,9 +219,7 @@ def compare(
     for condition, policies in rollouts.items():
         by_seed[condition] = {name: {0: episodes} for name, episodes in policies.items()}
     method = Method(looks=looks_planned, power=power, pass_k=pass_k)
-    document = _document(spec, by_seed, graders, pairs, method, graded=graded)
-    document["checkpoint"] = checkpoint
-    document["seeds"] = list(seeds)
+    document = _document(spec, by_seed, graders, pairs, method, graded=graded, checkpoint=checkpoint, seeds=seeds)
     if power is not None:
         document["power"] = {"difference": power, "power": 0.8, "alpha": 0.05}
     return document
@@ -241,10 +239,7 @@ def compare_seeds(
     A policy with one seed's episodes is one that no training seed changes. Two policies are paired over seeds if they have the same
     ones. Figures carry ``by_seed``, the mean of each seed. The episodes carry the first grader's rewards.
     """
-    document = _document(spec, rollouts, graders, pairs, Method(), graded=True)
-    document["checkpoint"] = checkpoint
-    document["seeds"] = list(seeds)
-    return document
+    return _document(spec, rollouts, graders, pairs, Method(), graded=True, checkpoint=checkpoint, seeds=seeds)
 
 
 def _document(
@@ -255,6 +250,8 @@ def _document(
     method: Method,
     *,
     graded: bool,
+    checkpoint: str | None,
+    seeds: Sequence[int],
 ) -> Results:
     """The document of all graders, the main one first. ``graded``: the episodes carry its rewards."""
     names = dict.fromkeys(name for policies in rollouts.values() for name in policies)
@@ -277,10 +274,10 @@ def _document(
         "schema": SCHEMA,
         "environment": spec.name,
         "grader": main,
-        "checkpoint": None,
+        "checkpoint": checkpoint,
         "true_reward_name": spec.true_reward_name,
         "level": 1 - ERROR,
-        "seeds": [],
+        "seeds": list(seeds),
         "conditions": by_grader[main],
     }
     if further:

@@ -28,14 +28,10 @@ _SECONDS = 120.0  # of a process that rolls out again
 
 def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
     """Returns the audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
-    with progress_bar(f"audit {grader.name}", 0, "answers" if spec.max_turns == 1 else "episodes") as advance:
-
-        def tell(label: str, done: float, total: int) -> None:
-            """Shows how far this part of the audit is."""
-            advance(done, total, label)
-
-        with redirect_stdout(sys.stderr):
-            return audit_any(spec, grader, AuditSettings(progress=tell, **options))
+    unit = "answers" if spec.max_turns == 1 else "episodes"
+    with progress_bar(f"audit {grader.name}", 0, unit) as advance, redirect_stdout(sys.stderr):
+        settings = AuditSettings(progress=lambda part, done, total: advance(done, total, part), **options)
+        return audit_any(spec, grader, settings)
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:

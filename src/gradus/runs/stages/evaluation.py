@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
     """:func:`gradus.evidence.evaluation.evaluate` with a progress bar."""
     with progress_bar("evaluate", 0, "episodes") as advance:
-
-        def tell(name: str, done: float, total: int) -> None:
-            """Shows how far the policy of this name is."""
-            advance(done, total, name)
-
-        return evaluate(spec, policies, progress=tell, **options)
+        return evaluate(spec, policies, progress=lambda name, done, total: advance(done, total, name), **options)
 
 
 def evaluate_in_run(run: RunContext, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
