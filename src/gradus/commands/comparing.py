@@ -210,7 +210,7 @@ def evaluate_command(
     **options: Unpack[EvaluationOptions],
 ) -> Scores:
     """Compare policies or models on the same tasks. Each difference has its interval. Exit code 3 if no episode could be graded."""
-    for path in (out, report):
+    for path in (out, report):  # before the work of hours
         if path is not None:
             check_file_can_be_written(path)
     options.setdefault("conditions", ["first"])

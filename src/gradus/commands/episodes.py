@@ -102,6 +102,7 @@ def _view_of(stored: EpisodeFile, environment: str | EnvironmentSpec | type | No
     """The pictures of the environment that was named, or of the registered one that the file names."""
     if environment is not None:
         return load_environment(environment).presentation.view
+    # Only what is installed: a name in a file must not make its code run.
     try:
         return environments.load_stored(stored.environment).presentation.view
     except GradusError:  # its data may not be on this machine; the transcript still is

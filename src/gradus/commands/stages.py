@@ -155,6 +155,7 @@ def sft(
     files = [Path(lessons)] if isinstance(lessons, str | Path) else [Path(file) for file in lessons]
     if files and (teacher is not None or episodes is not None):
         raise ConfigError("stored episodes were taught already; leave out the teacher, or the files")
+    # Whatever the recipe says of a warm start: this one was asked for.
     settings = {**parse_changes(options.get("settings", ())), "teach.enabled": True}
     if teacher is not None:
         settings["teach.policy"] = teacher

@@ -140,6 +140,7 @@ def read_records(path: Path) -> list[JsonDict]:
     A last line that is cut off is left out: the run may be writing it just now.
     """
     records = read_json_lines(path, growing=True)
+    # A kind that is not known is of a newer version, or of somebody's own, and is passed on unchecked.
     for number, record in enumerate(records, start=1):
         kind = str(record.get("kind"))
         if kind in KINDS:

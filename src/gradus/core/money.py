@@ -49,6 +49,7 @@ class Account:
     @contextmanager
     def promise(self, most: float) -> Generator[None]:
         """Hold ``most`` US dollars for a request. Raises OutOfMoney if that could go beyond a limit."""
+        # First all are asked: a promise that one of them refuses is held by none.
         accounts = list(self._accounts())
         for account in accounts:
             if account.limit is not None and account.spent + account.promised + most > account.limit:

@@ -48,4 +48,5 @@ def _picture(control: re.Match[str]) -> str:
     code = ord(control[0])
     if code < 0x20:
         return chr(_PICTURES + code)
+    # Those from 0x80 on have no picture; some terminals obey them as they do an escape.
     return "␡" if code == 0x7F else "\ufffd"

@@ -206,7 +206,7 @@ def stored_pair(paired: Paired, looks: int = 1) -> PairedMean:
     """
     low, high, p = paired.low, paired.high, paired.p
     if paired.decision == "too few" or p is None:
-        low = high = p = None
+        low = high = p = None  # an interval without a verdict would be read as one
     else:
         p = min(1.0, p * ERROR / (1 - paired.level))
     return {

@@ -60,7 +60,7 @@ def _rose_while_variety_fell(history: History) -> bool:
     if not len(varied):
         return False
     start, now = rewards[:_WINDOW], rewards[-_WINDOW:]
-    then = rewards[varied[-1] :][:_WINDOW]
+    then = rewards[varied[-1] :][:_WINDOW]  # of the last window that was varied
     rise = difference(then, now)
     is_large = 4 * np.nanmean(now - then) >= np.nanmean(now - start)
     return rise is not None and rise > _NOISE and bool(is_large)

@@ -52,6 +52,7 @@ def recent_share(hits: Array, counts: Array) -> Share | None:
         return None
     # A step without the figure counts as a step without episodes.
     hits, counts = np.where(has_figures, hits, 0.0), np.where(has_figures, counts, 0.0)
+    # So many of the newest steps as hold enough together.
     pooled = np.cumsum(counts[::-1])
     enough = max(_STEPS, 1 + int(np.searchsorted(pooled, _ENOUGH)))
     now, low = _bounded(hits[-_STEPS:], counts[-_STEPS:])
