@@ -179,7 +179,7 @@ def slow_training(history: History) -> Fired:
     measures = ~np.isnan(newest)
     if not measures.any():
         return None
-    # The measure that fell least decides. Logs of other trainers, and SFT, may have one of the two alone.
+    # The measure that fell least decides; SFT has one of the two alone.
     ratios = (newest[measures] / earlier[:, measures]).max(axis=1)
     ratios = np.nan_to_num(ratios, nan=np.inf)
     if ratios.min() >= _SLOW:
