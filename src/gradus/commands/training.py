@@ -31,7 +31,7 @@ from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
 from gradus.core.findings import EXIT_CODES, Finding, worst
 from gradus.core.printing import quiet
-from gradus.core.values import Json
+from gradus.core.values import Json, JsonDict
 
 if TYPE_CHECKING:
     from gradus.runs.job import Job
@@ -280,9 +280,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     require_training()
     from gradus.rewards import choose_rewards
     from gradus.runs.job import resolve
-    from gradus.runs.money import read_dollars
     from gradus.runs.recipe.load import load_recipe
-    from gradus.runs.recipe.starter import adapters_of
     from gradus.runs.recipe.tables import parse_changes
     from gradus.runs.sources import forget_changed_files
 
@@ -311,10 +309,7 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
         )
         return resolve(recipe, environment=source if isinstance(source, EnvironmentSpec) else None, rewards=rewards)
 
-    settings = {**adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
-    max_cost = options.get("max_cost")
-    if max_cost is not None:
-        settings["prices.max_cost"] = read_dollars(max_cost)
+    settings = _settings_of(options)
     job = job_with(settings)
     if job.recipe.chosen and not quiet():
         print(job.recipe.chosen, file=sys.stderr)
@@ -325,6 +320,19 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     changes = changes_for_card(job, memory, online=online)
     print(f"{memory}: " + (" ".join(changes) or "the settings fit as they are"), file=sys.stderr)
     return job_with({**settings, **parse_changes(changes)})
+
+
+def _settings_of(options: RecipeOptions) -> JsonDict:
+    """The changes that ``lora`` stands for, those by name, which come on top, and ``max_cost``."""
+    from gradus.runs.money import read_dollars
+    from gradus.runs.recipe.starter import adapters_of
+    from gradus.runs.recipe.tables import parse_changes
+
+    settings = {**adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
+    max_cost = options.get("max_cost")
+    if max_cost is not None:
+        settings["prices.max_cost"] = read_dollars(max_cost)
+    return settings
 
 
 def fixed_keys(job: Job, data: Any, options: RecipeOptions, time: str | None) -> frozenset[str]:

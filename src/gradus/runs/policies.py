@@ -124,6 +124,11 @@ def make_policy(
         return installed_policies()[head].load()(argument or None)
     if is_code(name):
         return policy_of(name)
+    return _model_policy(spec, name, shelf, temperature=temperature, max_new_tokens=max_new_tokens)
+
+
+def _model_policy(spec: EnvironmentSpec, name: str, shelf: ModelShelf | None, **changes: Any) -> Policy:
+    """The policy of a model in a folder or on the hub. ``changes``: of its sampling."""
     folder = find_model(name)
     if folder is not None:
         tell_first_seed(name, folder)
@@ -136,8 +141,7 @@ def make_policy(
 
     def sampling_by(model: LoadedTokenizer) -> SamplingConfig:
         """As it was trained, or as the environment's recipe would train it, with the changes of this call."""
-        sampling = model.settings.sampling or sampling_of(spec)
-        return sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+        return (model.settings.sampling or sampling_of(spec)).changed(**changes)
 
     address = None if folder is None else address_of(folder)
     if address is not None:

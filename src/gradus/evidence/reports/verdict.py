@@ -195,19 +195,21 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     if reward.decision == "too few":
         headline += f" ({too_few(reward)})"
     where = "held-out tasks" if is_held_out(scores.condition) else scores.condition
+    sentences = [f"{headline} on {where}: {amount}."]
     # People use the likeliest answers: a sampled gain may only sharpen what greedy answers had before.
     greedy = scores.against(f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
-    likeliest = ""
     if greedy is not None and "reward" in greedy.figures:
-        likeliest = f" Greedy: {_change(scores, greedy, 'reward')}."
+        sentences.append(f"Greedy: {_change(scores, greedy, 'reward')}.")
     base = against.get("base")
-    if base is None or before == "base" or "reward" not in base.figures:
-        return f"{headline} on {where}: {amount}.{likeliest}"
-    # What all training came to, behind what GRPO added; in front of it if GRPO added nothing.
-    total = _change(scores, base, "reward")
-    if headline == OPEN and state_of(base.figures["reward"]) == "shown":
-        return f"grpo is significantly above base on {where}: reward {total}. GRPO added nothing significant to {before}: {amount}.{likeliest}"
-    return f"{headline} on {where}: {amount}.{likeliest} Over the base: {total}."
+    if base is not None and before != "base" and "reward" in base.figures:
+        # What all training came to, behind what GRPO added; in front of it if GRPO added nothing.
+        total = _change(scores, base, "reward")
+        if headline == OPEN and state_of(base.figures["reward"]) == "shown":
+            sentences[0] = f"GRPO added nothing significant to {before}: {amount}."
+            sentences.insert(0, f"grpo is significantly above base on {where}: reward {total}.")
+        else:
+            sentences.append(f"Over the base: {total}.")
+    return " ".join(sentences)
 
 
 def _change(scores: ConditionScores, pair: Difference, measure: str) -> str:
