@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -330,3 +332,13 @@ def test_calls_of_tools_are_answers_and_their_results_go_back(server: Server) ->
     assert episode.turns[1].messages[0].content == "5 coins"
     spoken = server.bodies[-1]["messages"]
     assert (spoken[1]["content"], spoken[1]["tool_calls"][0]["id"]) == ("wait", spoken[2]["tool_call_id"])
+
+
+def test_a_session_that_nobody_closes_lets_the_process_end() -> None:
+    """A time limit may interrupt a session at any line, also between its start and its first use."""
+    lines = [
+        "from gradus.policies.remote.policy import RemotePolicy",
+        "policy = RemotePolicy('m', base_url='http://127.0.0.1:9/v1', api_key='k', probe=False)",
+        "session = policy.start([])",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=60)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import openai
-from anyio.from_thread import start_blocking_portal
 
 from gradus.core import (
     Action,
@@ -32,6 +31,7 @@ from gradus.core.servers import ChatOptions
 from gradus.core.values import Json, JsonDict
 from gradus.policies.remote.client import Record, RemoteAnswer, RemoteUsage, brief, call_record, read_answer
 
+T = TypeVar("T")
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
 
 
@@ -161,21 +161,26 @@ class RemoteSession:
         self._client = client
         self._chats = [_Chat(start) for start in episodes]
         self._slots = asyncio.Semaphore(policy.concurrency)
-        self._open = ExitStack()
-        self._portal = self._open.enter_context(start_blocking_portal())
-        self._open.callback(lambda: self._portal.call(client.close))
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a time limit may end the session at any line, and a thread that nobody stops would keep the process from ending.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="remote policy", daemon=True)
+        self._thread.start()
 
     def probe(self) -> None:
         """Ask for a word. Raises PolicyError if no answer comes."""
-        self._portal.call(self._ask, PROBE)
+        self._run(self._ask(PROBE))
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         """Answer all requests, several at a time; a row whose call finally failed carries the failure."""
-        answers = self._portal.start_task_soon(self._act_all, requests)
+        return self._run(self._act_all(requests))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns in the thread of the conversations."""
+        result = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return answers.result()
+            return result.result()
         except BaseException:
-            answers.cancel()  # after Ctrl-C no call goes on in the background
+            result.cancel()  # after Ctrl-C no call goes on in the background
             raise
 
     def replace_action(self, row: int, text: str) -> None:
@@ -186,7 +191,12 @@ class RemoteSession:
 
     def close(self) -> None:
         """Close connections; may be called twice."""
-        self._open.close()
+        if self._loop.is_closed():
+            return
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     async def _act_all(self, requests: Sequence[Request]) -> Sequence[Action]:
         return await asyncio.gather(*map(self._act, requests))
