@@ -22,17 +22,29 @@ spec = replace(load("arithmetic"), name="mine:spec", recipe=None)
 """
 
 
+@pytest.fixture
+def four_rows(tmp_path, monkeypatch):
+    """Rows and a reward that can be exploited, which are audited in two seconds."""
+    rows = [{"question": f"say {word}", "answer": word} for word in ("red", "blue", "green", "black")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.py").write_text(
+        "def names_it(completions, answer, **columns):\n"
+        "    return [float(gold in text) for text, gold in zip(completions, answer)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("eval", "arithmetic", "-p", "gold", "-n", 4),
-        ("audit", "arithmetic", "-g", "format-only", "-n", 10, "--budget", 1200),
+        ("audit", "mine.py:names_it", "rows.jsonl"),
         ("envs",),
         ("envs", "arithmetic"),
         ("check", "arithmetic", "--quick"),
     ],
 )
-def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path):
+def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path, four_rows):
     expect = 1 if words[0] == "audit" else 0
     printed = gradus(*words, "--json", expect=expect).stdout
     file = tmp_path / "out.json"
@@ -55,7 +67,7 @@ def test_what_takes_several_values_takes_them_one_by_one():
 
 
 WITH_JSON = {
-    "audit": ("arithmetic", "-n", "4", "--budget", "20"),
+    "audit": ("mine.py:names_it", "rows.jsonl"),
     "check": ("arithmetic", "--quick"),
     "envs": (),
     "eval": ("arithmetic", "-p", "gold", "-n", "2"),
@@ -65,7 +77,7 @@ WITH_JSON = {
 
 
 @pytest.mark.parametrize("name", WITH_JSON)
-def test_every_command_takes_a_file_for_its_json(name, tmp_path):
+def test_every_command_takes_a_file_for_its_json(name, tmp_path, four_rows):
     """show took the word after --json for an argument. --json goes anywhere in the line."""
     file, words = tmp_path / "out.json", WITH_JSON[name]
     for line in ([*name.split(), *words, "--json", file], [*name.split(), f"--json={file}", *words]):

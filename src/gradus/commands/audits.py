@@ -203,7 +203,9 @@ def audit(
     ``gradus.audit(my_reward, rows)`` audits a reward function, or several, on rows; so does ``gradus audit mine.py:reward rows.jsonl``.
 
     >>> import gradus
-    >>> gradus.audit("arithmetic", grader="format-only", episodes=20, budget=1200).verdict
+    >>> def generous(completions, **columns):
+    ...     return [1.0 for text in completions]
+    >>> gradus.audit(generous, [{"question": "say red", "answer": "red"}]).verdict
     'fail'
     """
     from gradus.auditing import AuditSettings
