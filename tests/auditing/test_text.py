@@ -163,7 +163,7 @@ def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_p
     rows = [{"question": f"Is {n} even?", "answer": "no" if n % 2 else "yes"} for n in rng.sample(range(10_000), 400)]
     path.write_text("\n".join(map(json.dumps, rows)))
     spec = environments.load(f"jsonl:{path}")
-    results = [run_text_audit(spec, spec.grader("correctness"), AuditSettings(episodes=24)) for _ in range(2)]
+    results = [run_text_audit(spec, spec.grader("correctness"), AuditSettings(episodes=12)) for _ in range(2)]
     assert results[0].verdict == "pass", [(c.subject, c.evidence) for c in results[0].checks if c.status != "pass"]
     first, second = (json.dumps(result.to_json(), allow_nan=False) for result in results)
     assert first == second
@@ -175,8 +175,8 @@ def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_p
 def test_paying_for_form_alone_fails_on_as_many_tasks_as_were_asked_for(grader, verdict):
     """They were always 48, whatever --episodes said."""
     spec = environments.load("arithmetic")
-    result = audit_any(spec, spec.grader(grader), AuditSettings(episodes=20))
-    assert (result.verdict, result.episodes) == (verdict, 20)
+    result = audit_any(spec, spec.grader(grader), AuditSettings(episodes=10))
+    assert (result.verdict, result.episodes) == (verdict, 10)
 
 
 @pytest.mark.parametrize(
