@@ -219,3 +219,16 @@ def test_no_packing_that_does_not_pay_stands_around_what_is_shown():
     exploit = next(note for note in checks["wrong answers"].notes if note.kind == "exploit")
     assert not re.search("answer>|think", exploit.completion)
     assert "answer>" not in checks["figure"].measured["near"]["completion"]
+
+
+def test_the_exploit_that_is_shown_earns_on_the_task_that_it_is_shown_for():
+    """All colors of a file name each of them. Shortened, they still earned on most tasks, and nothing on their own."""
+    rows = Path(__file__).parents[2] / "examples/published/rows/choose_color.jsonl"
+
+    def names_it(completions, answer, **columns):
+        return [float(gold.lower() in text.lower()) for text, gold in zip(completions, answer, strict=True)]
+
+    result = gradus.audit(names_it, rows).result
+    exploits = [note for check in result.checks for note in check.notes if note.kind == "exploit"]
+    assert exploits
+    assert all(note.reward == 1.0 for note in exploits), [note.reward for note in exploits]

@@ -210,7 +210,8 @@ def _tells(rate: Rate) -> tuple[float, int]:
 def _shortest(ground: Ground, example: Shown) -> Shown:
     """The example with ever smaller parts left out, words before characters, as long as it earns nine tenths as much.
 
-    It is asked on its own task and some others, so that what earns on all of them still does. It never comes to state the right answer. A slow grader is asked for a second at most. Source: delta debugging, Zeller and Hildebrandt (2002).
+    It is asked on its own task, where it must go on earning, and on some others, so that what earns on all of them still does. It
+    never comes to state the right answer, unless it did. A slow grader is asked for a second at most. Source: delta debugging, Zeller and Hildebrandt (2002).
     """
     scorer = ground.scorer
     task = ground.golds[example["task"]].task
@@ -221,7 +222,8 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
         scores = scorer.score([(other, text) for other in tasks])
         return [score.value or 0.0 for score in scores]
 
-    least = _KEPT * sum(rewards(example["completion"]))
+    earned = rewards(example["completion"])
+    may_state = states(example["completion"], task.answer)
     until = scorer.spent + _SHORTENING_SECONDS
     most_calls = scorer.calls + _SHORTENINGS
     for part in _PARTS:
@@ -231,8 +233,9 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
         while size and scorer.calls < most_calls and scorer.spent < until:
             shorter = [*parts[:start], *parts[start + size :]]
             text = "".join(shorter)
-            values = [0.0] if states(text, task.answer) or not text else rewards(text)
-            if sum(values) >= least:
+            is_other = bool(text) and (may_state or not states(text, task.answer))
+            values = rewards(text) if is_other else [0.0]
+            if values[0] >= _KEPT * earned[0] and sum(values) >= _KEPT * sum(earned):
                 parts = shorter
                 example = {**example, "completion": text, "reward": values[0]}
             else:
