@@ -153,13 +153,16 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     assert f"next: gradus eval rows.jsonl {words} --out" in said
 
 
-def test_models_that_no_run_trained_are_evaluated_on_every_row(rows):
-    words = ("eval", "rows.jsonl", "--reward", "mine.py:starts", "--policy")
-    gradus(*words, "gold,silence", "--json", "scores.json")
+def test_an_evaluation_of_a_file_says_how_to_ask_all_of_its_rows(rows):
+    """A tenth of them was asked, and nobody said so."""
+    words = ("--reward", "mine.py:starts", "--policy", "gold,silence")
+    said = " ".join(gradus("eval", "rows.jsonl", *words).split())
+    assert "'rows.jsonl?test=rows.jsonl' --condition held-out" in said
+    gradus("eval", "rows.jsonl?test=rows.jsonl", "--condition", "held-out", *words, "--json", "scores.json")
     conditions = json.loads((rows / "scores.json").read_text())["conditions"]
-    assert {name: condition["episodes"] for name, condition in conditions.items()} == {"rows": len(ROWS)}
-    with pytest.raises(GradusError, match=rf"or condition rows \({len(ROWS)}\)"):
-        gradus(*words, "gold", "--condition", "harder", "--episodes", len(ROWS))
+    assert {name: condition["episodes"] for name, condition in conditions.items()} == {"held-out": len(ROWS)}
+    with pytest.raises(GradusError, match="or condition held-out"):
+        gradus("eval", "rows.jsonl", "--condition", "harder", "--episodes", 20, *words)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ class EvaluationOptions(TypedDict, total=False):
         Parameter(
             name=("--condition", "-c"),
             metavar="NAME",
-            help="Conditions, by commas; `all`, or `first`, which is the default. Of a file, `rows` are all rows: the default for "
-            "models that no run here has trained (repeatable).",
+            help="Conditions, by commas; `all`, or `first`, which is the default (repeatable).",
         ),
     ]
     graders: Annotated[
@@ -149,7 +148,6 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.environments.verifiable.spec import with_every_row
     from gradus.runs.recipe.promises import parse_pair
     from gradus.runs.stages.evaluation import evaluate_policies
 
@@ -164,9 +162,9 @@ def evaluate(
     if pairs:
         pairs = [parse_pair(pair, list(evaluated)) if isinstance(pair, str) else pair for pair in as_list(pairs)]
     result = evaluate_policies(
-        with_every_row(spec),
+        spec,
         evaluated,
-        conditions=_conditions(spec, options.get("conditions"), names),
+        conditions=_conditions(spec, options.get("conditions")),
         graders=graders,
         episodes=options.get("episodes"),
         seed=options.get("seed", 0),
@@ -213,8 +211,13 @@ def evaluate_command(
     for path in (out, report):  # before the work of hours
         if path is not None:
             check_file_can_be_written(path)
+    is_first = "conditions" not in options
     options.setdefault("conditions", ["first"])
     scores = evaluate(policies, env=env, **options)
+    if is_first and Path(str(env)).is_file() and scores.spec.data_set is not None:
+        condition, asked = next(iter(scores.spec.conditions.items()))
+        all_rows = f"'{env}?test={env}' --condition held-out"
+        note(f"{condition}: {len(asked.seeds)} rows that a run does not train on; all rows of the file are {all_rows}")
     if out is not None:
         note(f"episodes: {scores.save(out)}")
     if report is not None:
@@ -222,23 +225,12 @@ def evaluate_command(
     return scores
 
 
-def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None, policies: Json) -> list[str]:
-    """The conditions of an evaluation. The first one, if none is named, is all rows if no policy can have been trained on them."""
-    from gradus.environments.verifiable.items import EVERY_ROW, TableTasks
-
+def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[str] | None:
+    """The conditions of an evaluation; None for all."""
     words = as_list(names or ["all"])
-    if words == ["first"] and isinstance(spec.data_set, TableTasks) and not any(map(_is_trained, policies.values())):
-        return [EVERY_ROW]
     if words == ["first"]:
         return [next(iter(spec.conditions))]
-    return list(spec.conditions) if words == ["all"] else words
-
-
-def _is_trained(policy: Any) -> bool:
-    """Says whether a policy is a run, or a model that Gradus saved."""
-    if not isinstance(policy, str | Path):
-        return isinstance(policy, Run)
-    return any((Path(policy) / name).is_file() for name in ("gradus.json", "manifest.json"))
+    return None if words == ["all"] else words
 
 
 def _policies_of(names: Json, spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -234,7 +235,7 @@ def _shortest(ground: Ground, example: Shown) -> Shown:
             shorter = [*parts[:start], *parts[start + size :]]
             text = "".join(shorter)
             is_other = bool(text) and (may_state or not states(text, task.answer))
-            values = rewards(text) if is_other else [0.0]
+            values = rewards(text) if is_other else [-math.inf]
             if values[0] >= _KEPT * earned[0] and sum(values) >= _KEPT * sum(earned):
                 parts = shorter
                 example = {**example, "completion": text, "reward": values[0]}

@@ -19,8 +19,7 @@ SYSTEM_PROMPT = (
 _TENTH = 0.1
 _QUARTER = 0.25
 _SMALL = 400  # questions; a tenth of fewer is too few to prove a gain on
-EVERY_ROW = "rows"  # the split of all of them, for models that were trained on none
-SPLITS = ("train", "in-distribution", "held-out", "harder", EVERY_ROW)
+SPLITS = ("train", "in-distribution", "held-out", "harder")
 TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds of conditions lie below
 
 
@@ -71,7 +70,6 @@ class TableTasks:
         self.splits = {split: tuple(items) for split, items in splits.items()}
         self.chats = any(item.chat for items in splits.values() for item in items)
         self._orders: dict[int, list[int]] = {}
-        self._mixed: list[Item] = []
 
     @property
     def items(self) -> list[Item]:
@@ -79,20 +77,13 @@ class TableTasks:
         rows = chain.from_iterable(self.splits.values())
         return list({id(item): item for item in rows}.values())
 
-    def rows(self, split: str) -> Sequence[Item]:
-        """The rows of a split, or all of them, mixed."""
-        if split != EVERY_ROW:
-            return self.splits[split]
-        self._mixed = self._mixed or mixed(self.items)
-        return self._mixed
-
     def size(self, split: str) -> int:
         """Number of rows."""
-        return len(self.rows(split))
+        return len(self.splits[split])
 
     def item(self, split: str, seed: int) -> Item:
         """Returns the row for this seed."""
-        rows = self.rows(split)
+        rows = self.splits[split]
         if split != "train":
             return rows[seed % len(rows)]
         # Small seeds are training tasks too, for those who count from 0.

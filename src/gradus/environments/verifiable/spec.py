@@ -29,15 +29,7 @@ from gradus.core.frozen_record import frozen_record
 from gradus.environments.options import known_options
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
-from gradus.environments.verifiable.items import (
-    EVERY_ROW,
-    TRAIN_SEEDS,
-    Item,
-    TableTasks,
-    TaskSource,
-    content_of,
-    seeds_asked_once,
-)
+from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource, content_of, seeds_asked_once
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies, sum_policies
 from gradus.rewards import Rewards, correctness, gold_answer, grader_of, incremental_format, strict_format
 from gradus.stats import format_number
@@ -220,22 +212,14 @@ def one_turn_of(source: TaskSource, answering: Answering, **options: Any) -> Env
     return one_turn_spec(source, answering, recipe=recipe, conditions=("in-distribution", "held-out"), **options)
 
 
-def with_every_row(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """Returns an environment of rows with one more condition, ``rows``: all of them. Another environment is returned as it is."""
-    source = spec.data_set
-    if not isinstance(source, TableTasks):
-        return spec
-    return replace(spec, conditions={**spec.conditions, EVERY_ROW: _condition(source, EVERY_ROW)})
-
-
 def _condition(source: TaskSource, split: str) -> Condition:
     """Makes a condition, which says of labelled rows also how many rows and labels there are."""
     size = source.size(split)
     # The seeds of an endless source stay as they are: its items may take long to make.
     seeds = range(_ENDLESS) if size is None else seeds_asked_once(source, split, range(size))
-    summary = _CONDITIONS.get(split, "every row, those among them that a run here would train on")
+    summary = _CONDITIONS[split]
     if isinstance(source, TableTasks):
-        rows = source.rows(split)
+        rows = source.splits[split]
         labels = {item.answer for item in rows}
         # Few labels mean that guessing is worth something, which a reader should see.
         if 2 * len(labels) <= len(rows):
