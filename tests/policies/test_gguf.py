@@ -173,13 +173,17 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_a_path_of_a_gguf_file_is_a_model_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_of_a_gguf_file_is_a_model_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Loading, checking and saving take the file; the card of what was trained from it says where it came from."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     export_model(tiny("llama", tmp_path / "model"), tmp_path / "tiny", gguf="f16")
     file = tmp_path / "tiny" / "tiny-f16.gguf"
+    capfd.readouterr()
     folder = find_model(file)
     assert folder is not None
+    assert capfd.readouterr().err == f"tiny-f16.gguf is dequantized once, into {folder}\n"
     assert folder.is_relative_to(tmp_path / "cache")
     assert find_model(file) == folder == Path(check_model_source(str(file)))
     loaded = load_model(folder)

@@ -7,16 +7,19 @@ along with every model that is trained from them.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import sys
 from collections import Counter
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
 from gradus.core.files import read_json, write_folder, write_json
+from gradus.policies.one_at_a_time import quiet_transformers
 
 SOURCE = "source.json"
 
@@ -92,8 +95,10 @@ def dequantize(file: Path, folder: Path) -> ModelSource:
     place = str(file.parent.resolve())
     name = file.name
     try:
-        tokenizer = cast(Any, AutoTokenizer).from_pretrained(place, gguf_file=name)
-        model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.float32)
+        # transformers counts the tensors on standard error, whatever its settings say: a line for each tenth of a second in a log.
+        with quiet_transformers(), redirect_stderr(io.StringIO()):
+            tokenizer = cast(Any, AutoTokenizer).from_pretrained(place, gguf_file=name)
+            model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.float32)
     except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError, ImportError) as error:
         raise ConfigError(
             f"{file} cannot be read by transformers: {first_line(error)}; take the model's folder or its name on the hub"
@@ -104,7 +109,8 @@ def dequantize(file: Path, folder: Path) -> ModelSource:
     vars(model.config).pop("quantization_config", None)
 
     def fill(aside: Path) -> None:
-        model.save_pretrained(aside)
+        with quiet_transformers():
+            model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
         write_json(aside / SOURCE, source)
 
