@@ -13,7 +13,7 @@ from gradus.core.files import read_toml, write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
 from gradus.core.values import Json
-from gradus.evidence.reports.results import differences, figure
+from gradus.evidence.reports.results import differences, figure, headline_condition
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
 
@@ -69,10 +69,10 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     """Returns records for the rules: how the evaluation compares GRPO with the model before it, and with its teacher."""
     path = run / "results.json"
     results = read_document(path, Results) if path.is_file() else None
-    if results is None or results.get("quick") or not results["conditions"]:  # at toy size no figure means anything
+    condition = headline_condition(results) if results else None
+    if results is None or condition is None or results.get("quick"):  # at toy size no figure means anything
         return []
     conditions = results["conditions"]
-    condition = next(iter(conditions))
     head = {"kind": "evaluation", "condition": condition}
     pairs = {(pair.first, pair.second): pair for pair in differences(conditions, condition)}
     records: list[dict[str, Any]] = []
