@@ -128,12 +128,18 @@ def test_a_rewritten_history_begins_a_sample_of_its_own(policy: LocalPolicy) -> 
 
 
 async def parallel(task: Any, client: Any) -> list[str]:
-    return list(await asyncio.gather(*(agents.ask(client, ("user", f"helper {each}")) for each in range(3))))
+    async def helper(number: int) -> str:
+        time.sleep(0.1)  # on a busy machine calls come one behind the other
+        return await agents.ask(client, ("user", f"helper {number}"))
+
+    plan = await agents.ask(client, ("user", "plan"))
+    return [plan, *await asyncio.gather(*map(helper, range(3)))]
 
 
-def test_parallel_calls_are_calls_of_one_episode(policy: LocalPolicy) -> None:
-    for episode in episodes(parallel, policy):
-        assert sorted(episode.outcome["result"]) == sorted(turn.action for turn in episode.turns)
+def test_parallel_calls_are_calls_of_one_episode_and_wait_together(policy: LocalPolicy) -> None:
+    (episode,) = episodes(parallel, policy, tasks=1, members=1)
+    assert sorted(episode.outcome["result"]) == sorted(turn.action for turn in episode.turns)
+    assert [turn.asked and turn.asked.parallel for turn in episode.turns] == [False, False, True, True]
 
 
 # -- the protocol --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from starlette.testclient import TestClient
-from tiny_qwen2 import random_qwen2
+from tiny_qwen2 import make_tiny_qwen2, random_qwen2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
 
@@ -24,7 +24,7 @@ from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.text import LocalChoice, ReplyText, conversation_ids
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings
@@ -153,3 +153,28 @@ def test_a_tiny_temperature_is_greedy_and_logits_that_are_not_finite_are_an_erro
             assert "logits are not finite" in reply.text
             assert reply.status_code == 500
             assert json.loads(reply.text)["error"]["type"] == "server_error"
+
+
+def test_a_served_answer_follows_the_schema_that_is_asked(tmp_path: Path) -> None:
+    """Of random weights; answers come in parts of a few tokens, and the grammar goes on where the last one ended."""
+    pytest.importorskip("outlines_core", reason="needs the extra constrain")
+    fields = {"look": {"type": "boolean"}, "color": {"enum": ["red", "blue"]}}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    odd = {"type": "object", "properties": {"n": {"$ref": "#/$defs/none"}}}
+    loaded = load_model(make_tiny_qwen2(tmp_path / "tiny", context=4096))
+    app = make_app(loaded, name="tiny", sampling=SamplingConfig(constrain=True, max_new_tokens=200))
+
+    def asked(form: Any, seed: int) -> Any:
+        body: dict[str, Any] = {"messages": ASKED, "seed": seed, "max_tokens": 200}
+        if form is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": form}}
+        return client.post("/v1/chat/completions", json=body)
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        answers = [json.loads(asked(schema, seed).json()["choices"][0]["message"]["content"]) for seed in range(4)]
+        free = asked(None, 0).json()["choices"][0]["message"]["content"]
+        refused = asked(odd, 0)
+    assert {type(answer["look"]) for answer in answers} == {bool}
+    assert {answer["color"] for answer in answers} <= {"red", "blue"}
+    assert not free.startswith("{")
+    assert (refused.status_code, "cannot be constrained" in refused.text) == (400, True)

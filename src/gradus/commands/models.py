@@ -189,6 +189,9 @@ def serve(
     ] = None,
     train: Annotated[bool, Parameter(help="Serve the Tinker training API; the key is GRADUS_SERVE_KEY.")] = False,
     name: Annotated[str | None, Parameter(help="The model's name for clients.")] = None,
+    constrain: Annotated[
+        bool, Parameter(help="An answer of which a schema is asked follows it (needs the extra constrain).")
+    ] = False,
     out: Annotated[str | Path, Parameter(help="With --train: folder of the checkpoints.")] = Path("runs/tinker"),
     seed: Seed = 0,
 ) -> None:
@@ -231,9 +234,13 @@ def serve(
             note(f"training of {name} at {url(listener, host)}; checkpoints in {out}; Ctrl-C stops")
             return serve_until_stopped(server_config(app, ws="none"), listener)
         from gradus.interop.serving import app as serving
+        from gradus.policies.local.settings import free_sampling
 
         access = serving.Access(hosts=hosts, token=token, weights=weights)
-        app = serving.make_app(_loaded(source), name=name, rows=rows, seed=seed, access=access)
+        loaded = _loaded(source)
+        sampling = free_sampling(loaded.settings)
+        sampling = sampling.model_copy(update={"constrain": constrain or sampling.constrain})
+        app = serving.make_app(loaded, name=name, sampling=sampling, rows=rows, seed=seed, access=access)
         note(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
         return serving.serve(app, listener)
 

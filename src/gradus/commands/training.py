@@ -366,7 +366,7 @@ class Checklist(Shown):
     @property
     def status(self) -> str:
         """The worst of the findings. What could not be looked at does not count."""
-        return worst(finding for finding in self.findings if finding.status != "open")
+        return _STATUSES[worst(finding for finding in self.findings if finding.status != "open")]
 
     def to_json(self) -> dict[str, Any]:
         """The status and the findings."""

@@ -179,7 +179,8 @@ class Guard:
 
         async def push(message: Message) -> None:
             # The server holds what is not read up to a limit, and then waits.
-            await asyncio.wait_for(send(message), _READING)
+            async with asyncio.timeout(_READING):
+                await send(message)
 
         async def write(message: Message) -> None:
             if not refused:

@@ -15,8 +15,9 @@ import threading
 from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 import uvicorn
@@ -33,6 +34,9 @@ from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, 
 _MOST_CONNECTIONS = 512
 _TOGETHER = 0.001  # seconds for calls that an agent makes at the same time to come in
 _MOST_WAITING = 64  # calls of one episode that wait for an answer
+
+
+ConversationKey = tuple[Any, ...]
 
 
 class AgentFault(EnvironmentFault):
@@ -65,6 +69,16 @@ class PendingCall:
     messages: tuple[Message, ...]
     asked: Asked
     answer: Future[ChatAnswer] = field(default_factory=Future[ChatAnswer])
+
+    @cached_property
+    def key(self) -> ConversationKey:
+        """What two equal conversations with equal tools share, however their client wrote them."""
+        return json.dumps(list(self.asked.tools), sort_keys=True), *map(message_key, self.messages)
+
+    @property
+    def content(self) -> tuple[ConversationKey, str]:
+        """All that it asks, to be sorted by."""
+        return self.key, repr(replace(self.asked, tools=()))
 
     async def parts(self) -> AsyncIterator[ChatAnswer]:
         """The answer in one piece."""
@@ -138,13 +152,16 @@ class Inbox:
             self._calls = [call for call in self._calls if not call.answer.cancelled()]
             if self._calls:
                 # Calls that wait together are answered in an order that their content decides, not their arrival.
-                call = min(self._calls, key=call_key)
-                self._calls.remove(call)
-                return call
+                self._calls.sort(key=attrgetter("content"))
+                return self._calls.pop(0)
             if self._end is not None:
                 return self._end
             self._sort(await self._events.get())
-            await asyncio.sleep(_TOGETHER)
+            # In the agents' loop: calls that a coroutine makes at once have all come then, however busy the machine is.
+            together, agents = asyncio.Event(), agents_loop()
+            wake = partial(self._loop.call_soon_threadsafe, together.set)
+            agents.call_soon_threadsafe(agents.call_later, _TOGETHER, wake)
+            await together.wait()
 
     @property
     def waiting(self) -> Sequence[PendingCall]:
@@ -220,7 +237,7 @@ class Endpoint:
         if key in self._inboxes:
             self._inboxes[key].refuse(error)
 
-    def ask(self, key: str, request: ChatRequest) -> Sequence[PendingCall]:
+    async def ask(self, key: str, request: ChatRequest) -> Sequence[PendingCall]:
         """Put a call for each choice into the episode's inbox."""
         self.admit(key)  # the episode may have ended while the request was read
         self._inboxes[key].overruled |= request.ignored
@@ -245,6 +262,14 @@ class Endpoint:
 
 
 @cache
+def agents_loop() -> asyncio.AbstractEventLoop:
+    """The loop in which the coroutines of this process's agents run."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="gradus-agents", daemon=True).start()
+    return loop
+
+
+@cache
 def _endpoint_of(process: int, host: str, names: tuple[str, ...]) -> Endpoint:
     # By process: a child that was forked has its parent's cache, but not the thread that serves.
     return Endpoint(host, names)
@@ -256,21 +281,12 @@ def endpoint(limits: AgentLimits) -> Endpoint:
     return _endpoint_of(os.getpid(), limits.endpoint_host, names)
 
 
-def conversation_key(asked: Asked, messages: Sequence[Message]) -> tuple[Any, ...]:
-    """Returns what two equal conversations with equal tools share, however their client wrote them: roles, texts and calls.
+def message_key(message: Message) -> tuple[Any, ...]:
+    """Returns what two equal messages share: role, text and calls.
 
     Ids of calls say nothing, for clients rewrite them: a call and its result are known by their places.
     """
-    return json.dumps(list(asked.tools), sort_keys=True), *map(_message_key, messages)
-
-
-def _message_key(message: Message) -> tuple[Any, ...]:
     # Clients write the same arguments with other spaces and in another order.
     arguments = [json.dumps(dict(call.arguments), sort_keys=True) for call in message.calls]
     names = [call.name for call in message.calls]
     return message.role, message.content.strip(), tuple(zip(names, arguments, strict=True))
-
-
-def call_key(call: PendingCall) -> str:
-    """Returns the content of a call as text."""
-    return repr((conversation_key(call.asked, call.messages), call.asked))

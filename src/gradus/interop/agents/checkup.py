@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, cast
 
 from gradus.core import Action, Asked, EnvironmentSpec, Episode, EpisodeStart, Grader, Observation, Request, Turn
@@ -96,6 +97,7 @@ def check_agent(spec: EnvironmentSpec) -> tuple[Finding, ...]:
     seconds = min(_SECONDS, spec.stepping.episode_seconds or _SECONDS)
     # Rewards are left out: what earns nothing yet is no fault of the agent.
     hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=_nothing)
+    import_module("openai")  # once a process, and no time of the agent's
     started = time.monotonic()
     (episode,) = roll_out(hasty, ScriptedModel(), [spec.train_task(0)], grader=grader).episodes
     return tuple(_findings(episode, time.monotonic() - started))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
@@ -34,8 +34,9 @@ from gradus.interop.agents.calls import (
     Endpoint,
     Inbox,
     PendingCall,
-    conversation_key,
+    agents_loop,
     endpoint,
+    message_key,
 )
 from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.requests import ApiError
@@ -90,7 +91,7 @@ class RunningAgent:
         # An instance with a coroutine __call__ is a coroutine agent too.
         is_coroutine = inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
         if is_coroutine:
-            self._coroutine = asyncio.run_coroutine_threadsafe(self._run_coroutine(), _loop())
+            self._coroutine = asyncio.run_coroutine_threadsafe(self._run_coroutine(), agents_loop())
         else:
             threading.Thread(target=self._run, name="gradus-agent", daemon=True).start()
 
@@ -111,6 +112,7 @@ class RunningAgent:
             # The agent's own client needs no socket; frameworks that make another one call the address.
             http = openai.DefaultAsyncHttpxClient(transport=_in_process(self._app), **_PLAIN)
             async with openai.AsyncOpenAI(**self._client, http_client=http) as client:
+                _send_as_it_is(client.chat.completions)
                 self._inbox.put_end(Ended(result=await agent(self._task, client)))
         # The episode is over; nobody waits for an end of this agent.
         except asyncio.CancelledError:
@@ -192,6 +194,18 @@ def _talked(process: subprocess.Popen[bytes], task: bytes) -> tuple[bytes, bytes
     return output, b"".join(errors)
 
 
+def _send_as_it_is(completions: Any) -> None:
+    """Let messages and tools go past the client's own look at each part of them, for aliases that no chat has: it takes 2.5 ms a call."""
+    create = completions.create
+
+    @wraps(create)
+    async def direct(*, messages: Any, tools: Any = None, extra_body: Any = None, **more: Any) -> Any:
+        body = {"messages": list(messages), **({"tools": list(tools)} if tools else {}), **(extra_body or {})}
+        return await create(messages=[], extra_body=body, **more)
+
+    completions.create = direct
+
+
 def _in_process(app: Any) -> Any:
     """Returns a transport that calls an application, of the library that the installed client is built on."""
     import openai
@@ -214,14 +228,6 @@ def _in_process(app: Any) -> Any:
 def _fault(error: BaseException) -> Ended:
     sentence = f"the agent raised {type(error).__name__}: {error}"
     return Ended(fault=sentence[:2000], error=error)
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """The loop in which the coroutines of this process's agents run."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="gradus-agents", daemon=True).start()
-    return loop
 
 
 class AgentEnvironment:
@@ -293,8 +299,7 @@ class AgentEnvironment:
         if is_delivered and not action.at_stop:
             # A client that begins the answer itself sends both parts back as one.
             message = replace(answer.message, content=call.asked.prefill + answer.message.content)
-            key = conversation_key(call.asked, [*call.messages, message])
-            self._answered[key] = (self._turns, [one.id for one in calls])
+            self._answered[*call.key, message_key(message)] = (self._turns, [one.id for one in calls])
         self._turns += 1
         self._tokens += action.usage.completion_tokens if action.usage else 0
         observation = await self._next(self._inbox)
@@ -394,8 +399,7 @@ class AgentEnvironment:
             self.tools = call.asked.tools
         turn, shared, ids = self._parent(call)
         if turn is None and self._turns:
-            key = conversation_key(call.asked, messages)
-            self._anew.append(_why_anew(key, list(self._answered)))
+            self._anew.append(_why_anew(call.key, list(self._answered)))
         before = messages[:shared]
         messages = (*before, *_with_ids(messages[shared:], before, ids))
         terms = replace(call.asked, parallel=self._parallel)
@@ -411,9 +415,8 @@ class AgentEnvironment:
 
     def _parent(self, call: PendingCall) -> tuple[int | None, int, Sequence[str]]:
         """The turn that the messages begin with, the longest one, how many messages that is, and the ids of the turn's calls."""
-        key = conversation_key(call.asked, call.messages)
         for count in range(len(call.messages) - 1, 1, -1):
-            turn = self._answered.get(key[: count + 1])  # the key begins with the tools
+            turn = self._answered.get(call.key[: count + 1])  # the key begins with the tools
             if turn is not None:
                 return turn[0], count, turn[1]
         return None, 0, ()

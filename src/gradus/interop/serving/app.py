@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
+from gradus.core import Asked, ConfigError, ContextLengthError, PolicyError, StorageError, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.core.servers import LOOPBACK
 from gradus.core.values import Json, JsonDict
@@ -42,6 +42,7 @@ from gradus.interop.serving.requests import (
     validated,
 )
 from gradus.interop.serving.text import LocalChoice, call_opening, check_length, conversation_ids
+from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
@@ -79,11 +80,13 @@ def make_app(
     """A starlette app that serves ``loaded`` as model ``name``.
 
     ``sampling`` (None for what the model was trained with) is used if a request names nothing else; ``rows`` requests are
-    answered at once. Requests without a seed draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
+    answered at once. Requests without a seed draw from ``seed`` and their number. With ``sampling.constrain`` an answer of which a schema is
+    asked follows it. ``app.state.batch`` is the running :class:`ContinuousBatch`.
     """
     access = access or Access()
-    batch = ContinuousBatch(loaded, rows=rows)
-    model = _LocalBackend(batch, name, sampling or free_sampling(loaded.settings), access.token, seed)
+    sampling = sampling or free_sampling(loaded.settings)
+    batch = ContinuousBatch(loaded, rows=rows, constrain=sampling.constrain)
+    model = _LocalBackend(batch, name, sampling, access.token, seed)
 
     @contextlib.asynccontextmanager
     async def running(_: Starlette) -> AsyncGenerator[None]:
@@ -135,9 +138,12 @@ class _LocalBackend:
         card = {"id": self._name, "created": self._created, "owned_by": "gradus"}
         return {**card, "root": self._loaded.path, "max_model_len": self._loaded.context}
 
-    def ask(self, key: str, request: ChatRequest) -> Sequence[LocalChoice]:
+    async def ask(self, key: str, request: ChatRequest) -> Sequence[LocalChoice]:
         self._check_model(request.model)
         tools = request.offered
+        is_begun = request.messages[-1].get("role") == "assistant"
+        schema = None if is_begun else request.answer_schema
+        grammar = await self._grammar(Asked(tools=tuple(tools), schema=schema))
         opening = call_opening(self._loaded, tools, request.forced)
         prompt = conversation_ids(self._loaded, request.conversation, tools, opening=opening)
         spelled = bool(request.logprobs)
@@ -146,8 +152,19 @@ class _LocalBackend:
             for generation in self._generations(request, prompt, request.n or 1, "messages")
         ]
         for choice in choices:
+            choice.generation.grammar = grammar
             self._batch.submit(choice.generation)
         return choices
+
+    async def _grammar(self, asked: Asked) -> Grammar | None:
+        """What an answer must follow."""
+        if not asked.schema:
+            return None
+        try:
+            # A new schema takes seconds; others are answered meanwhile.
+            return await asyncio.to_thread(self._batch.grammar_for, asked)
+        except PolicyError as error:
+            raise ApiError(str(error), param="response_format", code="invalid_value") from error
 
     async def complete(self, http: Request) -> Response:
         """``POST /v1/completions``: one whole answer to each prompt."""

@@ -10,6 +10,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from starlette.applications import Starlette
@@ -25,6 +26,7 @@ from gradus.interop.serving.answers import ChatAnswer, Choice, chat_events, chat
 from gradus.interop.serving.requests import ApiError, ChatRequest, parse_chat
 
 T = TypeVar("T")
+_LITTLE = 2**16  # bytes that are read in a millisecond
 CLIENT_LEFT = 499  # a status that nobody sees, as other servers have it
 Handler = Callable[[Request], Awaitable[Response]]
 _Read = Callable[[Json], Json]
@@ -50,7 +52,7 @@ class Backend(Protocol):
         """Take note that a request with this key was refused."""
         ...
 
-    def ask(self, key: str, request: ChatRequest) -> Sequence[Choice]:
+    async def ask(self, key: str, request: ChatRequest) -> Sequence[Choice]:
         """Begin ``request.n`` answers. Raises ApiError for what it cannot answer."""
         ...
 
@@ -97,7 +99,7 @@ class _Chats:
         return JSONResponse({"object": "list", "data": [{**self._backend.card(), "object": "model"}]})
 
     async def chat(self, http: Request) -> Response:
-        request, choices = self._begin(http, await read_json(http))
+        request, choices = await self._begin(http, await read_json(http))
         head = {"id": f"chatcmpl-{next(self._numbers)}", "created": int(time.time()), "model": request.model}
         if request.stream:
             return await _stream(chat_events(head, request, choices))
@@ -115,16 +117,16 @@ class _Chats:
         body = chat_body(await read_json(http))
         if body.get("n") not in (None, 1):
             raise ApiError("this route gives one answer; leave n out", param="n", code="invalid_value")
-        request, (choice,) = self._begin(http, body)
+        request, (choice,) = await self._begin(http, body)
         number = next(self._numbers)
         if request.stream:
             return await _stream(events(number, request, choice))
         (answer,) = await while_client_waits(http, whole_answers([choice]))
         return JSONResponse(reply(number, request, answer))
 
-    def _begin(self, http: Request, body: Json) -> tuple[ChatRequest, Sequence[Choice]]:
+    async def _begin(self, http: Request, body: Json) -> tuple[ChatRequest, Sequence[Choice]]:
         request = parse_chat(body, self._backend.overruled)
-        choices = self._backend.ask(_key_of(http), request)
+        choices = await self._backend.ask(_key_of(http), request)
         model = request.model or self._backend.card()["id"]
         return request.model_copy(update={"model": model}), choices
 
@@ -136,16 +138,23 @@ async def _stream(events: AsyncIterator[str]) -> Response:
 
 async def while_client_waits(http: Request, work: Awaitable[T]) -> T:
     """Return what comes of the work. Raises ApiError, and ends it, if the client leaves before."""
-    answer = asyncio.ensure_future(work)
+    patience = asyncio.timeout(None)
+
+    def give_up(_: object) -> None:
+        with suppress(RuntimeError):  # the work has ended in the same moment
+            patience.reschedule(0)
+
     leaving = asyncio.ensure_future(http.receive())  # behind the body comes nothing but the end of the connection
     try:
-        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return await answer
-        raise ApiError("the client has left", status=CLIENT_LEFT)
+        async with patience:
+            leaving.add_done_callback(give_up)
+            return await work
+    except TimeoutError as error:
+        if not patience.expired():
+            raise
+        raise ApiError("the client has left", status=CLIENT_LEFT) from error
     finally:
         leaving.cancel()
-        answer.cancel()
 
 
 async def _with_errors(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -161,7 +170,8 @@ async def _with_errors(first: str, events: AsyncIterator[str]) -> AsyncIterator[
 async def read_json(http: Request) -> Json:
     """Returns the JSON object in the body of a request. Raises ApiError if there is none."""
     raw = await http.body()
-    return await asyncio.to_thread(_json_object, raw)  # others are answered meanwhile
+    # While much is read others are answered; a thread for little would take longer than to read it.
+    return _json_object(raw) if len(raw) < _LITTLE else await asyncio.to_thread(_json_object, raw)
 
 
 def _json_object(raw: bytes) -> Json:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from gradus.core import ContextLengthError, PolicyError, child_seed
+from gradus.core import Asked, ContextLengthError, PolicyError, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.decoding import Answer, Prompt
+from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -65,6 +66,9 @@ class Generation:
     stops: frozenset[int] = frozenset()
     # The prompt's own tokens are scored too.
     scored: bool = False
+    # What the answer must follow, and its state behind the tokens so far.
+    grammar: Grammar | None = None
+    state: Hashable = None
     prompt_scores: list[TokenScore] = field(default_factory=list["TokenScore"])  # of its tokens behind the first
     # Anyone may set it; the row then leaves the batch before the next tokens.
     cancelled: bool = False
@@ -80,11 +84,14 @@ class Generation:
 class ContinuousBatch:
     """A model that answers up to ``rows`` requests at once; more wait their turn. ``start`` and ``close`` bracket its thread."""
 
-    def __init__(self, loaded: LoadedModel, *, rows: int = 32) -> None:
+    def __init__(self, loaded: LoadedModel, *, rows: int = 32, constrain: bool = False) -> None:
         self.loaded = loaded
         self.rows = rows
         self._closing = False
-        self._policy = LocalPolicy(loaded, SamplingConfig())
+        self._policy = LocalPolicy(loaded, SamplingConfig(constrain=constrain))
+        self.grammar_for = self._policy.grammar_for
+        if constrain:
+            self.grammar_for(Asked(schema={"type": "null"}))  # what is missing is said before any client comes
         self._tokens = _TOKENS if self._policy.plan else _TOKENS_WITHOUT_CACHE
         self._waiting: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
         self._active: list[Generation] = []
@@ -200,6 +207,7 @@ class ContinuousBatch:
             for row, answer in zip(rows, answers, strict=True):
                 # The last token of an answer was drawn, but is not in the cache yet.
                 row.read = len(row.prompt) + len(row.ids) + len(answer.ids) - 1
+                row.state = answer.state
                 if self._say(row, answer):
                     self._active.remove(row)
 
@@ -222,7 +230,15 @@ class ContinuousBatch:
         budget = min(self._tokens, row.budget - len(row.ids))
         # As many as may be drawn, so that a row's randomness does not depend on the others.
         uniforms = row.uniforms.random(self._tokens)
-        return Prompt(row=row.place, past=row.read, new=tuple(ids[row.read :]), uniforms=uniforms, budget=budget)
+        return Prompt(
+            row=row.place,
+            past=row.read,
+            new=tuple(ids[row.read :]),
+            uniforms=uniforms,
+            budget=budget,
+            grammar=row.grammar,
+            state=row.state,
+        )
 
     def _say(self, row: Generation, answer: Answer) -> bool:
         """Tell the asker of new tokens; true if the last was among them."""

@@ -43,11 +43,19 @@ class Prompt:
     budget: int
     # What its answer must follow.
     grammar: Grammar | None = None
+    # Of the grammar, behind what was said before; None where an answer begins.
+    state: Hashable = None
 
     @property
     def end(self) -> int:
         """Tokens that the row has at most behind its answer."""
         return self.past + len(self.new) + self.budget
+
+    def begun(self) -> Answer:
+        """Returns the answer before its first token."""
+        if self.grammar is None:
+            return Answer()
+        return Answer(legal=[], state=self.grammar.begin() if self.state is None else self.state)
 
 
 @dataclass
@@ -58,6 +66,8 @@ class Answer:
     logprobs: list[float] = field(default_factory=list[float])
     # The legal ids at each token, if a grammar was in force.
     legal: list[TokenIds] | None = None
+    # Of the grammar, behind the last of them.
+    state: Hashable = None
     stopped: bool = False
 
 
@@ -75,11 +85,10 @@ class Drawing:
         masks: Masks,
     ) -> None:
         self._grammars = {prompt.row: prompt.grammar for prompt in prompts if prompt.grammar is not None}
-        self.answers = {prompt.row: Answer(legal=[] if prompt.grammar else None) for prompt in prompts}
+        self.answers = {prompt.row: prompt.begun() for prompt in prompts}
         self._place_of = {prompt.row: place for place, prompt in enumerate(prompts)}
         # On the CPU: the numbers of one step are moved, not the table.
         self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
-        self._states = {row: grammar.begin() for row, grammar in self._grammars.items()}
         self._sampling = sampling
         self._stops = stops
         self._masks = masks
@@ -101,11 +110,10 @@ class Drawing:
             answer.stopped = token in self._stops
             grammar = self._grammars.get(row)
             if grammar is not None and answer.legal is not None:
-                state = self._states[row]
                 # The trainer needs what was legal to know the distribution that was drawn from.
-                answer.legal.append(grammar.legal(state))
+                answer.legal.append(grammar.legal(answer.state))
                 if not answer.stopped:
-                    self._states[row] = grammar.advance(state, token)
+                    answer.state = grammar.advance(answer.state, token)
         return tokens
 
     def _legal(self, logits: Tensor, rows: Sequence[int]) -> Tensor | None:
@@ -118,7 +126,7 @@ class Drawing:
         grammar = self._grammars.get(row)
         if grammar is None:
             return torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        state = self._states[row]
+        state = self.answers[row].state
         key = (grammar, state)
         if key not in self._masks:
             ids = grammar.legal(state)

@@ -23,6 +23,8 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 from gradus.policies.local.schema_grammar import SchemaGrammar
 
+_KEPT_SCHEMAS = 64  # grammars of schemas, which may take some megabytes each
+
 
 class LocalPolicy:
     """A transformers causal language model as a policy.
@@ -88,6 +90,9 @@ class LocalPolicy:
             return self.grammar
         name = json.dumps(request.schema, sort_keys=True)
         if name not in self._schemas:
+            # The oldest goes: clients of a server may ask for any number of them.
+            if len(self._schemas) == _KEPT_SCHEMAS:
+                del self._schemas[next(iter(self._schemas))]
             stops = self.loaded.renderer.stop_ids
             self._schemas[name] = SchemaGrammar(request.schema or {}, self.loaded.tokenizer, stops)
         return self._schemas[name]
