@@ -24,6 +24,7 @@ import pytest
 import torch
 from tiny_qwen2 import make_tiny_qwen2
 
+from gradus.commands import Checklist
 from gradus.core import (
     Action,
     Asked,
@@ -434,6 +435,8 @@ def test_one_episode_on_a_scripted_model_says_what_an_agent_does(capsys: pytest.
     assert by_subject["continued calls"].status == "warn"
     assert by_subject["parallel calls"].evidence.startswith("1 of 5")
     assert "its tools are others than before" in [each.evidence for each in findings]
+    notes = Checklist([each for each in findings if each.status == "note"])
+    assert (notes.status, len(notes.tables())) == ("pass", 2)
     (refused, _) = check_agent(agent_spec(_swallows, agents.ROWS))
     assert (refused.subject, refused.status, "modalities" in refused.evidence) == ("refused", "fail", True)
     (broken, *_) = check_agent(agent_spec(_raises, agents.ROWS))
