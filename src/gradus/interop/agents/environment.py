@@ -26,7 +26,7 @@ from typing import Any
 from gradus.core import Action, Asked, Message, Observation, StopReason, ToolCall, Usage
 from gradus.core.calls import read_message
 from gradus.core.errors import ModelFault
-from gradus.core.values import Json, plain
+from gradus.core.values import Json, JsonDict, plain
 from gradus.interop.agents.calls import (
     AgentFault,
     AgentLimits,
@@ -200,8 +200,10 @@ def _send_as_it_is(completions: Any) -> None:
 
     @wraps(create)
     async def direct(*, messages: Any, tools: Any = None, extra_body: Any = None, **more: Any) -> Any:
-        body = {"messages": list(messages), **({"tools": list(tools)} if tools else {}), **(extra_body or {})}
-        return await create(messages=[], extra_body=body, **more)
+        body: JsonDict = {"messages": list(messages)}
+        if tools:
+            body["tools"] = list(tools)
+        return await create(messages=[], extra_body={**body, **(extra_body or {})}, **more)
 
     completions.create = direct
 
