@@ -15,7 +15,7 @@ from gradus.auditing.plans.comparisons import check_alignment, check_exploits, c
 from gradus.auditing.plans.hygiene import check_hygiene
 from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
 from gradus.auditing.records import PanelEpisodes
-from gradus.auditing.result import screen
+from gradus.auditing.result import screen, verdict_of
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task
 from gradus.rollouts import roll_out
@@ -252,6 +252,12 @@ def test_hygiene_finds_leaks_noise_and_an_environment_that_raises(make, told):
     assert ("differs at turn" in found.evidence) == (
         make not in (_Talking, _Breaking) and "hidden" not in found.evidence
     )
+
+
+def test_hygiene_of_a_foreign_agent_is_unresolved_where_that_of_an_environment_fails():
+    """A run of an agent ended in a KeyError here."""
+    found = _hygiene(replace(SPEC, make=_Breaking, foreign=True))
+    assert (found.status, verdict_of([found])) == ("open", "unresolved")
 
 
 def test_hygiene_finds_training_on_the_test_set():

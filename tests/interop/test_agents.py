@@ -34,6 +34,7 @@ from gradus.policies.local.policy import LocalPolicy, LocalSession
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import decode, encode, roll_out
+from gradus.runs.recipe.starter import starter
 from gradus.training.data.sequences import episode_samples
 from gradus_worlds.shop.policies import call
 
@@ -468,6 +469,12 @@ def test_the_agent_sees_no_answer_and_rewards_see_task_result_and_conversation(p
     assert task == tasks[0]
     assert (result, answer) == (episode.turns[1].action, str(2 * int(tasks[0]["question"].split()[2])))
     assert [each["role"] for each in conversation] == ["user", "assistant", "user", "assistant"]
+
+
+def test_rows_with_one_answer_in_common_ask_an_agent_for_no_policy_that_it_lacks() -> None:
+    """A run ended with "unknown policy 'constant'"."""
+    spec = agent_spec(two_calls, [{**row, "answer": "red"} for row in agents.ROWS], [agents.length])
+    assert "constant" not in json.dumps(starter("agent", spec))
 
 
 def test_an_agent_is_found_by_its_file_and_never_by_a_stored_name(tmp_path: Path) -> None:

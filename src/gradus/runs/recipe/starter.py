@@ -83,7 +83,7 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
     table["quick"] = _settings("quick")
     if isinstance(spec.data_set, TableTasks):
         del table["quick"]["audit.enabled"]  # an audit of rows takes seconds
-        if _is_worth_guessing(spec.data_set.splits["train"]):
+        if "constant" in spec.policies and _is_worth_guessing(spec.data_set.splits["train"]):
             # A gain over a base that says nothing usable may be no more than always giving the commonest answer.
             for evaluation in (table["eval"], table["lm"]["eval"]):
                 evaluation["policies"].append("constant")
