@@ -170,6 +170,8 @@ def test_two_searches_that_share_a_small_budget_are_said_to_do_so_with_what_both
         _audit(spec, "honest", budget=101, episodes=4)
     needed = int(str(refused.value).split("budget of ")[1].split()[0])
     assert _check(_audit(spec, "honest", budget=needed, episodes=4), "search").status != "note"
+    # What the time of a slow agent allows is no budget that somebody asked for.
+    assert _check(_audit(replace(spec, foreign=True), "honest", budget=101, episodes=4), "search").status == "note"
 
 
 @pytest.mark.parametrize("declared", [True, False])
