@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -22,15 +23,25 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.data.sequences import Samples, TrainingSample, episode_samples
+from gradus.training.data.sequences import Groups, Samples, TrainingSample, episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import distillation_tasks
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
-from gradus.training.laws.lessons import noise_again, plain_divergence, rolled_again, stated_again
+from gradus.training.laws.lessons import (
+    noise_again,
+    plain_divergence,
+    rolled_again,
+    said_again,
+    stated_again,
+    turns_again,
+)
+from gradus.training.laws.rolled import RolledOut
 from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.step import is_exact
+from gradus.training.laws.tasks import order_again
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer, turns_of
@@ -72,7 +83,7 @@ def train_distill(
         tasks = distillation_tasks(spec, config, count, reserved)
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
         student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
-        lessons = _DistillLessons(student, teacher, spec, config, tasks)
+        lessons = _DistillLessons(student, teacher, spec, config, tasks, reserved)
         temperature = student.sampling.temperature
         plain = partial(plain_divergence, loaded, teacher.model, config.divergence, temperature)
         taught = LocalLessonModel(loaded, config, lessons.held_out, lessons.learn, plain)
@@ -99,14 +110,20 @@ class _DistillLessons:
         spec: EnvironmentSpec,
         config: DistillConfig,
         tasks: Sequence[Task],
+        reserved: frozenset[str],
     ) -> None:
         self._student, self._teacher = student, teacher
+        self._reserved = reserved
         self._spec, self._config, self._tasks = spec, config, tasks
         self.steps = config.max_steps
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
         self._episodes: list[Episode] = []  # of the step that was made last
-        self._stated: list[tuple[TrainingSample, Sequence[AnswerDistribution]]] = []  # of each of its samples
+        self._own: tuple[int, Groups] = 0, ()  # the student's: number of the first group, and all
+        self._labelled: list[
+            tuple[Episode, TrainingSample, Sequence[AnswerDistribution]]
+        ] = []  # of each of its samples
+        self.taught = {spec.identify(task).id for task in tasks}
 
     @property
     def kind(self) -> Literal["distill"]:
@@ -123,7 +140,8 @@ class _DistillLessons:
         first = (step - 1) * size
         tasks = self._tasks[first : first + size]
         self._episodes.clear()
-        self._stated.clear()
+        self._labelled.clear()
+        self._own = 0, ()
         by_teacher = size - round(self._config.on_policy * size)
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
@@ -139,11 +157,29 @@ class _DistillLessons:
 
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
-        limit, student = self._spec.max_turns, self._student.name
-        laws.check("tasks", rolled_again, self._tasks, self._episodes, self._config, step, student, limit)
+        student, spec, config = self._student, self._spec, self._config
+        limit, renderer = spec.max_turns, student.loaded.renderer
+        walked = (task for task in order_again(spec, config) if task.id not in self._reserved)
+        tasks = list(islice(walked, config.batch_size * (step - 1), config.batch_size * step))
+        laws.check("tasks", rolled_again, tasks, self._episodes, config, step, student.name, limit)
+        first, groups = self._own
+        RolledOut(
+            spec=spec,
+            sampling=student.sampling,
+            seed=config.seed,
+            key=("distill", "own"),
+            size=1,
+            limit=min(turns_again(config, step) or limit, limit),
+            renderer=renderer,
+            loaded=student.loaded,
+            exact=is_exact(student.loaded, config),
+            first=first,
+        ).check(laws, groups)
         # Turns that ask the same have the same targets, whichever they are taken from: one sample may not show it.
-        for sample, stated in self._stated[-_STATED:]:
-            laws.check("credit", stated_again, self._student.loaded.renderer, sample, stated)
+        for episode, sample, stated in self._labelled[-_STATED:]:
+            laws.check("tokens", said_again, renderer, episode, sample, self._config)
+            if stated:
+                laws.check("credit", stated_again, renderer, sample, stated)
         if self._config.history_noise:
             laws.check("text", noise_again, samples, samples, self._config.history_noise)
 
@@ -158,7 +194,7 @@ class _DistillLessons:
         """The samples of the tasks' episodes of at most ``turns``, with targets; none of one that failed."""
         if not tasks:
             return []
-        episodes = roll_out(
+        result = roll_out(
             self._spec,
             self._student if by_student else self._teacher.actor(),
             tasks,
@@ -166,16 +202,20 @@ class _DistillLessons:
             key=("distill", "own" if by_student else "taught"),
             first_group=first,
             max_turns=min(turns, self._spec.max_turns),
-        ).episodes
+        )
+        episodes = result.episodes
         samples: list[TrainingSample] = []
         for number, episode in enumerate(episodes):
             if episode.stop is not StopReason.FAILED:
                 samples += _samples(self._student.loaded, episode, number)
         self._episodes += episodes
+        if by_student:
+            self._own = first, result.groups
         labelled = self._teacher.label(samples, episodes)
-        if isinstance(self._teacher, ScriptedTeacher):
-            for sample in labelled:
-                self._stated.append((sample, self._teacher.stated[sample.episode]))
+        stated = self._teacher.stated if isinstance(self._teacher, ScriptedTeacher) else [()] * len(episodes)
+        for made, sample in zip(samples, labelled, strict=True):
+            # By the tokens of the sample as it was made: a label must not change them.
+            self._labelled.append((episodes[made.episode], sample, stated[sample.episode]))
         return labelled
 
     def learn(self, batch: MicroBatch, *, read: bool = False) -> LessonLoss:

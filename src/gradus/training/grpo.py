@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradus.core import EnvironmentSpec, Grader, Group
+from gradus.core import EnvironmentSpec, Grader, Group, StopReason, child_seed
 from gradus.core.frozen_record import frozen_record
-from gradus.core.metrics import StepRecord
+from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.core.printing import go_around
 from gradus.core.values import Json, JsonDict
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.tinker.service import ServerLost
 from gradus.rewards import reweigh, tell_steps_taken
 from gradus.rollouts import MAX_CONCURRENT, episodes_of, lowest_reward, roll_out, write_episodes
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import Groups, Samples
+from gradus.training.data.sequences import Groups
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.laws.draws import check_draws
-from gradus.training.laws.episodes import add_pairs, asked_again, graded_again, independence, kinds_of, weighed_again
+from gradus.training.laws.grading import add_pairs, independence, kinds_of
 from gradus.training.laws.movement import scheduled_rate
+from gradus.training.laws.rolled import RolledOut
 from gradus.training.laws.runner import LawBroken
+from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import (
     best_again,
     check_checkpoint,
     episodes_again,
     figures_again,
+    is_looked_at,
     line_again,
     splits_again,
+    stored_again,
+    validated_again,
 )
-from gradus.training.laws.tasks import ends_again, order_again, played_again, tasks_again
+from gradus.training.laws.tasks import epochs_again, judges_again, same_tasks, tasks_again, trained_again
 from gradus.training.learner import Learner, StepLearner
 from gradus.training.run.checkpoints import Checkpoint, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -250,11 +255,11 @@ class GrpoLoop:
         credit_started = time.perf_counter()
         samples = self.learner.credit(rollout.groups)
         credit_seconds = time.perf_counter() - credit_started
-        self.check_laws(rollout, samples, lr)
+        self.check_laws(rollout, lr)
         update = self.learner.update(samples, lr=lr)
         self.learner.sync_weights()
         if self.config.store_every and step % self.config.store_every == 0:
-            self.store_episodes(step, rollout.groups[:STORED_GROUPS])
+            self.store_episodes(step, rollout.groups)
         seconds = {**rollout.seconds, **update.seconds, "laws": laws.seconds}
         seconds["train"] += credit_seconds
         laws.seconds = 0.0
@@ -262,12 +267,13 @@ class GrpoLoop:
         groups = [*rollout.groups, *rollout.dropped]
         record = step_record(step, groups, update, seconds, lr=lr, dropped=len(rollout.dropped))
         if laws.due:
-            laws.check("records", figures_again, record, groups, lr)
+            counts = {"lr": lr, "episodes": len(episodes_of(groups)), "dropped_groups": len(rollout.dropped)}
+            laws.check("records", figures_again, record, groups, counts)
         return self.observe(step, record)
 
-    def check_laws(self, rollout: StepRollout, samples: Samples, lr: float) -> None:
-        """Looks at the tasks, groups and samples of a step and at its rate. Raises LawBroken."""
-        laws, spec, config, grader = self.laws, self.spec, self.config, self.learner.grader
+    def check_laws(self, rollout: StepRollout, lr: float) -> None:
+        """Looks at the tasks and groups of a step and at its rate. Raises LawBroken."""
+        laws, spec, config = self.laws, self.spec, self.config
         groups = [*rollout.groups, *rollout.dropped]
         add_pairs(self.state.pairs, groups)
         if not laws.due:
@@ -277,19 +283,35 @@ class GrpoLoop:
             laws.check("optimizer", scheduled_rate, config, config.max_steps, self.state.step + 1, lr)
         if world().size > 1:
             return
-        before = sum(record["groups"] for record in self.records if record["kind"] == "step")
-        splits, trained = self.splits, len(rollout.groups)
-        laws.check("tasks", tasks_again, spec, config, splits.validation, splits.reserved, before, groups, trained)
+        laws.check(
+            "tasks", tasks_again, spec, config, self.splits.validation, self.trained, groups, len(rollout.groups)
+        )
         if laws.step == 1:
-            laws.check("tasks", order_again, spec, config)
-        laws.check("replay", ends_again, spec, config, groups)
-        laws.check("replay", played_again, spec, rollout.groups)
-        laws.check("grading", weighed_again, groups, grader)
-        laws.check("grading", asked_again, spec, rollout.groups, grader)
-        laws.check("grading", graded_again, rollout.groups, grader)
+            laws.check("tasks", epochs_again, spec, config)
+        key, rounds = ("step", laws.step), config.dynamic_sampling
+        rolled = self.rolled_out(config.sampling, config.seed, key, self.learner.grader)
+        replace(rolled, size=config.group_size, rounds=rounds, first=0).check(laws, groups)
+
+    @property
+    def trained(self) -> int:
+        """The tasks so far, by the metrics."""
+        return sum(record["groups"] for record in self.records if record["kind"] == "step")
+
+    def rolled_out(self, sampling: SamplingConfig, seed: int, key: tuple[int | str, ...], grader: Grader) -> RolledOut:
+        """Says how episodes of the run must be rolled out, one a task."""
         model = self.learner.local_model
-        if model is not None:
-            check_draws(laws, model, config, spec, rollout.groups, samples)
+        return RolledOut(
+            spec=self.spec,
+            sampling=sampling,
+            seed=seed,
+            key=key,
+            size=1,
+            limit=self.config.max_turns or self.spec.max_turns,
+            renderer=self.learner.words.renderer,
+            loaded=model,
+            grader=grader,
+            exact=model is not None and is_exact(model, self.config),
+        )
 
     def roll_out(self, step: int, screen: Screen) -> StepRollout:
         """Rolls out and grades ``groups`` groups. With dynamic sampling, those without an advantage are replaced in further rounds.
@@ -373,7 +395,12 @@ class GrpoLoop:
         if self.schedule is not None:
             tell_steps_taken(self.grader, state.step)
         policies = self.learner.validation_policies()
-        records = from_main(validate(self.spec, tasks, self.config, self.grader, policies, step=state.step))
+        if state.step == 0:
+            self.laws.check("tasks", judges_again, self.spec, self.config, tasks, taught_ids(Path(self.learner.name)))
+        watch = self.look_at_validation if self.laws.due and world().size == 1 else None
+        records = from_main(
+            validate(self.spec, tasks, self.config, self.grader, policies, step=state.step, watch=watch)
+        )
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, state.step
@@ -384,6 +411,19 @@ class GrpoLoop:
         for record in records:
             self.write(record)
         self.validation_seconds = time.perf_counter() - began
+
+    def look_at_validation(self, record: ValidationRecord, groups: Groups) -> None:
+        """Holds what a validation rolled out, and its record, to the settings. Raises LawBroken."""
+        laws, config, tasks = self.laws, self.config, self.splits.validation
+        sampling = config.sampling
+        if record["decoding"] == "greedy":
+            constraints = {"max_new_tokens", "grammar", "constrain"}
+            sampling = SamplingConfig(greedy=True, **sampling.model_dump(include=constraints))
+        laws.check("tasks", same_tasks, tasks, groups)
+        self.rolled_out(sampling, child_seed(config.seed, "validation"), (), self.grader).check(laws, groups)
+        completed = sum(episode.stop is not StopReason.FAILED for episode in episodes_of(groups))
+        laws.check("records", figures_again, record, groups, {"episodes": completed})
+        laws.check("records", validated_again, record, groups)
 
     def handle_alerts(self, screen: Screen) -> None:
         """Lets the monitor look at the run.
@@ -463,8 +503,12 @@ class GrpoLoop:
         save_checkpoint(self.folder.path, checkpoint, self.learner.state)
         self.splits.store(self.folder, self.state.next_task)
         if self.folder.writing:
-            start, every = Path(self.learner.name), self.config.store_every
-            self.laws.check("records", splits_again, self.folder.path, start, every, self.state.step)
+            path, step = self.folder.path, self.state.step
+            self.laws.check("records", stored_again, path, step, self.config.store_every)
+            if is_looked_at(step, self.config.checkpoint_every):
+                judging = {task.id for task in self.splits.validation}
+                trained = trained_again(self.spec, self.config, judging, self.trained)
+                self.laws.check("records", splits_again, path, Path(self.learner.name), judging, trained)
         self.check_checkpoint(self.config.checkpoint_every)
 
     def check_checkpoint(self, every: int = 0) -> None:
@@ -505,7 +549,7 @@ class GrpoLoop:
         """Keeps a sample of what was sampled, tokens and log-probs included."""
         if self.folder.writing:
             path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
-            write_episodes(path, episodes_of(groups), environment=self.spec.name)
+            write_episodes(path, episodes_of(groups[:STORED_GROUPS]), environment=self.spec.name)
             self.laws.check("records", episodes_again, self.folder.path, step, groups)
 
 

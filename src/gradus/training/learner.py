@@ -20,9 +20,9 @@ from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.laws.credit import HeardTeacher, taught_again
-from gradus.training.laws.draws import STRIDE
 from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
+from gradus.training.laws.plain_pass import STRIDE
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.storing import folder_again
 from gradus.training.laws.tokens import check_samples
@@ -204,7 +204,7 @@ class Learner(StepLearner):
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         if watch is not None and still is not None:
-            self.laws.check("records", watch.finished, result.figures)
+            self.laws.check("records", watch.finished, result)
             still.ends(self.laws, self.optimizer, watch.optimizer or self.optimizer, result.figures.get("kl"))
         return result
 

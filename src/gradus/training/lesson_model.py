@@ -18,9 +18,10 @@ from gradus.training.engine.loss_step import PassBudget, apply_gradients, backwa
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.tree_support import supports_tree
-from gradus.training.laws.draws import beginning
-from gradus.training.laws.lessons import LessonLaws, held_out_again
+from gradus.training.laws.lessons import LessonLaws, held_out_again, same_loss
+from gradus.training.laws.models import adapters_again
 from gradus.training.laws.movement import BetweenUpdates
+from gradus.training.laws.plain_pass import beginning
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
 from gradus.training.lesson_config import LessonConfig
@@ -104,8 +105,9 @@ class LocalLessonModel:
             return step.norm, [sum(losses), sum(right), sum(batch.tokens for batch in batches)]
 
         norm, sums = self.budget.spend(update, max((sample.reach for sample in local), default=0))
-        if watch is not None:
+        if watch is not None and laws is not None:
             self._between.ends(self.optimizer)
+            laws.check("optimizer", adapters_again, self.loaded, self.config, laws.step)
         loss, right, tokens = total(sums)
         return StepSums(loss=loss, right=right, computed=int(tokens), norm=norm)
 
@@ -125,9 +127,12 @@ class LocalLessonModel:
         """Loss and accuracy on what is held out; ``laws`` look at some samples."""
         if laws is not None and self.local_model is not None and self._plain is not None:
             some = [beginning(self.loaded, sample) for sample in samples[:_MEASURED]]
-            loss = self._measure(self._cut(some, self.budget.tokens)).loss
+            part = self._measure(self._cut(some, self.budget.tokens))
             rounding = 1e-4 if is_exact(self.loaded, self.config) else 0.1
-            laws.check("loss", held_out_again, loss, self._plain, some, rounding)
+            laws.check("loss", held_out_again, part.loss, part.accuracy, self.loaded, self._plain, some, rounding)
+            tokens = sum(map(len, samples)) // 4
+            cut = self._measure(self._cut(samples, max(tokens, *map(len, samples))))
+            laws.check("loss", same_loss, self._measure(self._held_out).loss, cut.loss, rounding)
         return self._measure(self._held_out)
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import Samples, TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.laws.lessons import lowest_again
+from gradus.training.laws.lessons import lowest_again, taught_again
 from gradus.training.laws.models import loaded_again
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken, LawRunner
@@ -59,6 +59,7 @@ class Lessons(Protocol):
     """The samples that a model is taught at each step."""
 
     steps: int
+    taught: set[str]  # ids of the tasks
     held_out: Samples  # whose loss chooses the best weights
     validation_every: int  # if the settings do not say
     patience: int | None  # validations without a lower loss after which training ends; None for never
@@ -253,6 +254,7 @@ class LessonTrainer:
             self.save("best")
         if self.folder.writing:
             self.laws.check("records", lowest_again, self.folder.metrics, self.state.best)
+            self.laws.check("records", taught_again, self.folder.path, self.lessons.taught)
         barrier()
         last = self.state.last
         return LessonResult(

@@ -21,6 +21,7 @@ from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.laws.lessons import (
+    held_out_tasks,
     lesson_text,
     noise_again,
     order_of_lessons,
@@ -69,7 +70,7 @@ def train_sft(
     try:
         splits = {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))}
         store_splits(run_folder, splits)
-        lessons = _SftLessons(config, samples, held_out, words.renderer, training)
+        lessons = _SftLessons(config, samples, held_out, words.renderer, training, validation)
         trainer = LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons)
         return trainer.run(options, resume=resume)
     except Exception:
@@ -109,9 +110,11 @@ class _SftLessons:
         held_out: Samples,
         renderer: Renderer,
         training: Episodes,
+        validation: Episodes,
     ) -> None:
         self._config, self._samples = config, samples
-        self._renderer, self._training = renderer, training
+        self._renderer, self._training, self._validation = renderer, training, validation
+        self.taught = set(map(task_id, training))
         by_episode: dict[int, list[TrainingSample]] = {}
         for sample in samples:
             by_episode.setdefault(sample.episode, []).append(sample)
@@ -149,7 +152,10 @@ class _SftLessons:
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the text of a step to the episodes, and, at the first, the order of two epochs. Raises LawBroken."""
         if step == 1:
-            laws.check("tasks", order_of_lessons, self.batch, self.validation_every, self._samples, self._training)
+            laws.check("tasks", held_out_tasks, self._training, self._validation, self._config.validation_share)
+            steps = self.validation_every
+            laws.check("tasks", order_of_lessons, self.batch, self.epoch, steps, self._samples, self._training)
+            laws.check("text", lesson_text, self._renderer, self._validation, self.held_out, self._config, None)
         place = divmod(step - 1, self.validation_every)
         turns = turns_again(self._config, *place)
         laws.check("text", lesson_text, self._renderer, self._training, samples, self._config, turns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -19,11 +19,12 @@ from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints
 from gradus.training.engine.prepare import precision
-from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
+from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
 from gradus.training.laws.step import StepLaws
 from gradus.training.laws.tokens import texts_again, texts_shown
 from gradus.training.lesson_config import DistillConfig, LessonConfig
+from gradus.training.run.splits import task_id
 
 _MOST_SAMPLES = 10_000  # of a set whose order is looked at as a whole
 _FEW = 12  # episodes of which two shuffles may be equal by chance
@@ -33,6 +34,7 @@ _SAMPLES = 3  # of a step whose loss is computed again
 _ERRORS = 6.0  # standard errors
 _ANSWERS = 512  # that a teacher may state in a turn that is looked at
 _TURNS = 2  # of a sample that are looked at
+Plain = Callable[[TrainingSample], Tensor]
 
 
 def lesson_text(
@@ -87,6 +89,31 @@ def _conversation_again(renderer: Renderer, episode: Episode, sample: TrainingSa
     start = int(sample.positions[sample.turns == last].min())
     place = f"episode {sample.episode}, turn {last}: the context (history, prompt)"
     yield from texts_again(renderer, ints(sample.ids[:start]), texts, place)
+    if sample.read is not None and not episode.tools:
+        # What is shown later stands between the answers, and no answer is among it.
+        later = [text for turn in episode.turns[first + 1 : last + 1] for text in texts_shown(turn)]
+        learned = set(ints(sample.read)) & set(ints(sample.positions))
+        yield Pair(len(learned), 0, f"{place}: tokens that are learned as an answer and as what the environment showed")
+        shown = ints(sample.ids[sample.read[sample.read < start]])
+        yield from texts_again(
+            renderer, shown, later, f"{place}: what the environment showed, which observations predict,"
+        )
+
+
+def said_again(renderer: Renderer, episode: Episode, sample: TrainingSample, config: LessonConfig) -> Pairs:
+    """A sample of an episode that was rolled out to be taught has the tokens, or the text, of its answers, behind what was shown."""
+    place = (
+        f"episode {sample.episode} of the step: the tokens that its sample learns are its answers (which episode, turn)"
+    )
+    for turn in set(ints(sample.turns)):
+        rows = sample.turns == turn
+        ids, tokens = ints(sample.learned_ids[rows]), episode.turns[turn].tokens
+        if tokens is None:
+            yield holds(renderer.decode(ids).strip() in episode.turns[turn].action, place)
+        else:
+            yield holds(ids == [tokens.action_ids[offset] for offset in ints(sample.offsets[rows])], place)
+    if sample.actions:
+        yield from _conversation_again(renderer, episode, sample, config)
 
 
 def noise_again(batch: Samples, samples: Samples, share: float) -> Pairs:
@@ -108,11 +135,23 @@ def turns_again(config: LessonConfig, *key: int) -> int | None:
     return config.short_turns if short else None
 
 
-def order_of_lessons(batch: Callable[[int], Samples], steps: int, samples: Samples, training: Episodes) -> Pairs:
+def held_out_tasks(training: Episodes, validation: Episodes, share: float) -> Pairs:
+    """So many tasks are held out, and none of them is trained on."""
+    taught, judging = ({task_id(episode) for episode in episodes} for episodes in (training, validation))
+    yield Pair(len(taught & judging), 0, "tasks that are trained on and held out for validation")
+    number = round(share * len(taught | judging))
+    yield Pair(len(judging), number, "the tasks that are held out for validation, by validation_share")
+
+
+def order_of_lessons(
+    batch: Callable[[int], Samples], epoch_of: Callable[[int], int], steps: int, samples: Samples, training: Episodes
+) -> Pairs:
     """Samples are of all the episodes that are not held out; an epoch's batches have each of them once, the next one's in another order.
 
-    ``batch``: the samples of a step; ``steps``: of an epoch.
+    ``batch`` and ``epoch_of``: the samples and the epoch of a step; ``steps``: of an epoch.
     """
+    epochs = [epoch_of(step) for step in (1, steps, steps + 1)]
+    yield holds(epochs == [1, 1, 2], f"the epoch (pass over the episodes) of steps 1, {steps} and {steps + 1}")
     if len(samples) > _MOST_SAMPLES:
         return
     numbers = {sample.episode for sample in samples}
@@ -138,12 +177,10 @@ def _is_taught(episode: Episode) -> bool:
 def rolled_again(
     tasks: Sequence[Task], episodes: Episodes, config: DistillConfig, step: int, student: str, limit: int
 ) -> Pairs:
-    """A step of distillation rolls out the tasks that follow those of the steps before it, some by the student, of at most so many turns."""
-    size = config.batch_size
-    expected = tasks[size * step - size : size * step]
-    agreeing = sum(task == episode.task for task, episode in zip(expected, episodes, strict=False))
-    yield Pair(len(episodes), len(expected), f"the tasks of step {step}")
-    yield Pair(agreeing, len(expected), f"the tasks of step {step} that are the next ones in the order of tasks")
+    """A step of distillation rolls out its ``tasks``, some by the student, of at most so many turns."""
+    agreeing = sum(task == episode.task for task, episode in zip(tasks, episodes, strict=False))
+    yield Pair(len(episodes), len(tasks), f"the tasks of step {step}")
+    yield Pair(agreeing, len(tasks), f"the tasks of step {step} that are the next ones in the order of tasks")
     share = sum(episode.policy == student for episode in episodes) / len(episodes)
     place = f"the share of the episodes of step {step} that the student rolled out (on_policy)"
     yield Pair(share, config.on_policy, place, 0.5 / len(episodes) + 1e-9)
@@ -239,7 +276,7 @@ class LessonLaws(StepLaws):
         runner: LawRunner,
         loaded: LoadedModel,
         config: LessonConfig,
-        plain: Callable[[TrainingSample], Tensor],
+        plain: Plain,
         part: Callable[[Samples], Tensor],
     ) -> None:
         super().__init__(runner, loaded, config)
@@ -282,13 +319,37 @@ class LessonLaws(StepLaws):
             yield self.same_gradient(first, second, f"of {len(some)} samples by plain passes")
 
 
-def held_out_again(loss: float, plain: Callable[[TrainingSample], Tensor], samples: Samples, rounding: float) -> Pairs:
-    """The validation loss of some samples is the mean of their tokens, by plain passes."""
+def held_out_again(
+    loss: float, accuracy: float | None, loaded: LoadedModel, plain: Plain, samples: Samples, rounding: float
+) -> Pairs:
+    """The validation loss and accuracy of some samples are means over their learned tokens, by plain passes."""
+    tokens = sum(sample.actions for sample in samples)
     with torch.no_grad():
-        total = float(sum(plain(sample) for sample in samples))
-    again = total / sum(sample.actions for sample in samples)
+        again = float(sum(plain(sample) for sample in samples)) / tokens
+        scores = [plain_scores(loaded, SamplingConfig(), sample).cpu() for sample in samples]
     place = "the validation (held-out) loss, a mean over the learned tokens"
     yield Pair(loss, again, place, rounding * (1 + abs(again)))
+    if accuracy is not None and rounding < 1e-3:
+        right = [each.argmax(-1) == sample.learned_ids for each, sample in zip(scores, samples, strict=True)]
+        # Two words may be equally likely.
+        mean = float(torch.cat(right).double().mean())
+        yield Pair(accuracy, mean, "the validation (held-out) accuracy", 1.5 / tokens)
+
+
+def same_loss(loss: float, cut: float, rounding: float) -> Pairs:
+    """The validation loss of all that is held out does not depend on the passes that it is measured in."""
+    place = "the validation (held-out) loss, in passes of other sizes"
+    yield Pair(loss, cut, place, rounding * (1 + abs(cut)))
+
+
+def taught_again(folder: Path, taught: Collection[str]) -> Pairs:
+    """splits.json names the tasks that are taught, and none of these judges."""
+    splits = json.loads((folder / "splits.json").read_text(encoding="utf-8"))
+    yield Pair(
+        len(set(splits["teach"]) ^ set(taught)), 0, "tasks that splits.json lists as taught, or that were taught, alone"
+    )
+    judging = set(splits.get("validation", ())) & set(taught)
+    yield Pair(len(judging), 0, "tasks that splits.json lists for validation, and that were taught")
 
 
 def lowest_again(metrics: Path, best: float | None) -> Pairs:

@@ -82,12 +82,20 @@ class StillModels:
 @torch.no_grad()
 def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Pairs:
     """What an adapter adds to its layer is alpha / rank times B A x, on drawn x."""
-    modules: Iterable[Any] = loaded.model.modules()
-    layers = [module for module in modules if getattr(module, "lora_A", None) and hasattr(module, "base_layer")]
+    modules: Iterable[tuple[str, Any]] = loaded.model.named_modules()
+    named = {name: each for name, each in modules if getattr(each, "lora_A", None) and hasattr(each, "base_layer")}
+    layers = list(named.values())
     if config.lora is None or config.quantize or not layers:
         raise NotMeasured("adapters (LoRA) that are not on quantized weights")
+    targets = config.lora.targets
+    if not isinstance(targets, str):
+        odd = [name for name in named if not f".{name}".endswith(tuple(f".{target}" for target in targets))]
+        yield Pair(
+            len(odd), 0, f"layers that wear adapters (LoRA), which lora.targets do not name ({', '.join(odd[:2])})"
+        )
     layer = layers[step % len(layers)]
     (first,), (second,) = layer.lora_A.values(), layer.lora_B.values()
+    yield Pair(first.weight.shape[0], config.lora.rank, "the rank of an adapter (LoRA)")
     x = torch.randn(4, first.in_features, generator=torch.Generator().manual_seed(step)).to(first.weight)
     inputs = x.to(layer.base_layer.weight)
     base = layer.base_layer(inputs)

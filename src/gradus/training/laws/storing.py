@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from gradus.core import StopReason
+from gradus.core import StopReason, Turn
 from gradus.core.metrics import SftRecord, StepRecord
 from gradus.core.values import Json, plain
 from gradus.policies.local.loading import LoadedModel
@@ -28,6 +29,7 @@ from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, clo
 from gradus.training.run.checkpoints import LocalState, TrainingState
 
 _EPISODES = 4  # of a file, that are compared field by field
+_GROUPS = 2  # of a step, whose episodes are stored
 _ROOM = 256  # tokens of an answer outside of an environment, at least
 _LARGEST = 2**30  # bytes that are read back
 _OPEN: Any = safe_open  # it has no types
@@ -43,12 +45,23 @@ def check_checkpoint(
     path = max((folder / "checkpoints").glob("step-*"), default=None)
     if path is None or not isinstance(training, LocalState) or world().size > 1:
         return
-    # A checkpoint between two planned ones, as of an interrupted run, is always read whole.
-    number, beyond = divmod(step, every) if every else (0, 0)
-    reads_tensors = beyond or number & (number - 1) == 0
     laws.step = step
-    compared = training if reads_tensors else None
+    compared = training if is_looked_at(step, every) else None
     laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
+    if every:
+        laws.check("checkpoint", kept_again, path.parent, step, every)
+
+
+def is_looked_at(step: int, every: int) -> bool:
+    """Says whether a checkpoint is read as a whole: the first, second, fourth and so on, and one between two planned ones."""
+    number, beyond = divmod(step, every) if every else (0, 0)
+    return beyond > 0 or number & (number - 1) == 0
+
+
+def kept_again(folder: Path, step: int, every: int) -> Pairs:
+    """The newest checkpoint and the one before it are kept."""
+    kept = len(list(folder.glob("step-*")))
+    yield Pair(kept, 2 if step > every else min(kept, 2), "the checkpoints that are kept")
 
 
 def same_fields(memory: Json, stored: Json, place: str) -> Pair:
@@ -153,10 +166,10 @@ def _generation_again(path: Path, sampling: SamplingConfig, stop_ids: Collection
 
 
 def episodes_again(folder: Path, step: int, groups: Groups) -> Pairs:
-    """The file of a step's episodes, read back, has every member of ``groups`` with all that is known of it."""
+    """The file of a step's episodes, read back, has every member of its first two groups with all that is known of it."""
     path = folder / "episodes" / f"step-{step:06d}.jsonl.gz"
     yield holds(path.is_file(), f"the episodes of step {step} are stored in {path.name}")
-    stored, episodes = read_episodes(path).episodes, episodes_of(groups)
+    stored, episodes = read_episodes(path).episodes, episodes_of(groups[:_GROUPS])
     yield Pair(len(stored), len(episodes), f"the episodes in {path.name}")
     for number in range(0, len(stored), max(1, len(stored) // _EPISODES)):
         written = json.loads(json.dumps(plain(asdict(stored[number]))))
@@ -167,38 +180,85 @@ def line_again(metrics: Path, record: StepRecord | SftRecord) -> Pairs:
     """The last line of this kind in the metrics is the record in memory."""
     kind = json.dumps({"kind": record["kind"]}).removesuffix("}").encode()
     lines = [line for line in _last_lines(metrics) if line.startswith(kind)]
-    # Floats may be NaN, which the file has as null.
-    memory = {name: value for name, value in record.items() if isinstance(value, int | str)}
-    yield same_fields(memory, json.loads(lines[-1]) if lines else {}, f"the line of a step in {metrics.name}")
+    yield same_fields({**record}, json.loads(lines[-1]) if lines else {}, f"the line of a step in {metrics.name}")
 
 
-def figures_again(record: StepRecord, groups: Groups, lr: float) -> Pairs:
-    """The means, shares and counts of a step's record are those of its episodes."""
+def figures_again(record: Mapping[str, Any], groups: Groups, further: Mapping[str, float]) -> Pairs:
+    """The means, shares and counts of a record, of a step or a validation, are those of its episodes; ``further``: what it has besides."""
     episodes = episodes_of(groups)
     completed = [episode for episode in episodes if episode.stop is not StopReason.FAILED]
     turns = [turn for episode in episodes for turn in episode.turns]
+    said = [(episode.task.seed, turn.action) for episode in completed for turn in episode.turns]
     rewards = [_present(group.values()) for group in groups]
+    earned = list(chain.from_iterable(rewards))
+    stops = [episode.stop.value for episode in episodes]
     values: dict[str, Sequence[float | None]] = {
-        "reward_mean": list(chain(*rewards)),
+        "reward_mean": earned,
         "reward_std": [pstdev(group) for group in rewards if len(group) > 1],
         "true_reward_mean": [episode.metrics.get("true_reward") for episode in completed],
-        "failed_episodes": [episode.stop is StopReason.FAILED for episode in episodes],
-        "turn_limit_episodes": [episode.stop is StopReason.TURN_LIMIT for episode in episodes],
+        "zero_variance_groups": [max(group) - min(group) <= 1e-9 for group in rewards if group],
+        "failed_episodes": [stop == "failed" for stop in stops],
+        "broken_episodes": [stop == "broken" for stop in stops],
+        "turn_limit_episodes": [stop == "turn_limit" for stop in stops],
+        "truncated_episodes": [stop in ("truncated", "turn_limit", "token_limit") for stop in stops],
+        "ungraded_episodes": [each.reward_value is None and each.stop.value != "failed" for each in episodes],
         "invalid_actions": [not turn.valid for turn in turns],
         "turns_mean": [len(episode.turns) for episode in completed],
+        "action_tokens_mean": [_tokens(episode.turns, "action_ids") for episode in completed],
     }
     figures: dict[str, Any] = {**record}
-    for name, mean in record["components"].items():
-        figures[f"component {name}"] = mean
-        graded = [episode.reward for episode in completed if episode.reward]
-        values[f"component {name}"] = [reward.components.get(name) for reward in graded]
+    columns: dict[str, list[Mapping[str, float | None]]] = {
+        "components": [episode.reward.components if episode.reward else {} for episode in completed],
+        "metrics": [episode.metrics for episode in completed],
+    }
+    for kind, rows in columns.items():
+        for name in set(chain.from_iterable(rows)) - {"true_reward"}:
+            figures[f"{kind} {name}"] = record[kind].get(name)
+            values[f"{kind} {name}"] = [row.get(name) for row in rows]
     again = {name: _mean(column) for name, column in values.items()}
-    tokens = sum(len(turn.tokens.action_ids) for turn in turns if turn.tokens)
-    again |= {"groups": len(groups), "episodes": len(episodes), "action_tokens": tokens, "lr": lr}
-    for name, value in again.items():
-        place, actual = f"{name} of the step's record", figures.get(name)
+    answers = [answer for _, answer in said]
+    action_tokens = _tokens(turns, "action_ids")
+    again |= {
+        "reward_total_std": pstdev(earned) if len(earned) > 1 else None,
+        "distinct_actions": len({turn.action for turn in turns}) / len(turns) if turns else None,
+        "answer_information": _entropy(answers) + _entropy([seed for seed, _ in said]) - _entropy(said)
+        if said
+        else None,
+        "groups": len(groups),
+        "action_tokens": action_tokens,
+        "tokens": action_tokens + _tokens(turns, "context_ids"),
+        **further,
+    }
+    for name in again.keys() & figures.keys():
+        place, actual, value = f"{name} of the record of a {record['kind']}", figures[name], again[name]
         yield holds(actual is None, f"{place} is missing", value is None)
         yield close(actual or 0.0, value or 0.0, 1e-6, f"{place} (metrics)")
+    shares: Mapping[str, float] = record.get("component_variance", {})
+    yield close(
+        math.fsum(shares.values()), bool(shares), 1e-6, "the shares of the reward's variance (component_variance)"
+    )
+
+
+def validated_again(record: Mapping[str, Any], groups: Groups) -> Pairs:
+    """A validation's record has the reward and the true reward of each task, one after another."""
+    episodes = episodes_of(groups)
+    columns = {
+        "rewards": [episode.reward_value for episode in episodes],
+        "true_rewards": [episode.metrics.get("true_reward") for episode in episodes],
+    }
+    for name, column in columns.items():
+        rounded = [None if value is None else round(value, 4) for value in column]
+        yield holds(record[name] == rounded, f"{name} of the validation's record are those of its episodes, in order")
+
+
+def _tokens(turns: Sequence[Turn], name: str) -> int:
+    return sum(len(getattr(turn.tokens, name)) for turn in turns if turn.tokens)
+
+
+def _entropy(values: Sequence[Hashable]) -> float:
+    """Of how often each value comes, nats."""
+    shares = [count / len(values) for count in Counter(values).values()]
+    return -math.fsum(share * math.log(share) for share in shares)
 
 
 def _present(values: Sequence[float | None]) -> list[float]:
@@ -211,14 +271,24 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(present) if present else None
 
 
-def splits_again(folder: Path, start: Path, every: int, step: int) -> Pairs:
-    """splits.json names what the model at ``start`` was taught, and no task that judges is taught or trained; episodes are stored at their steps."""
+def splits_again(folder: Path, start: Path, judging: Collection[str], trained: Collection[str]) -> Pairs:
+    """splits.json names the tasks that the model at ``start`` was taught, those that were trained on and those that judge, which are no others."""
     splits, before = _read(folder / "splits.json"), _read(start.parent / "splits.json")
     roles = {role: set(splits.get(role, ())) for role in ("teach", "train", "validation", "conditions")}
     forgotten = set(before.get("teach", ())) - roles["teach"]
     yield Pair(len(forgotten), 0, "tasks that the model was taught, which splits.json does not list under teach")
     both = (roles["validation"] | roles["conditions"]) & (roles["teach"] | roles["train"])
     yield Pair(len(both), 0, "tasks of splits.json that judge, and are taught or trained on")
+    yield Pair(
+        len(roles["validation"] ^ set(judging)), 0, "tasks of splits.json that judge, or that validation asks, alone"
+    )
+    yield Pair(
+        len(roles["train"] ^ set(trained)), 0, "tasks that splits.json lists as trained, or that were trained on, alone"
+    )
+
+
+def stored_again(folder: Path, step: int, every: int) -> Pairs:
+    """Episodes are stored at their steps."""
     last = step - step % every if every else 0
     path = folder / "episodes" / f"step-{last:06d}.jsonl.gz"
     place = f"the episodes of step {last} (store_every) are stored in episodes/{path.name}"
@@ -237,21 +307,31 @@ def _last_lines(path: Path) -> list[bytes]:
 
 
 def best_again(metrics: Path, best_by: str, step: int | None, reward: float | None) -> Pairs:
-    """The best step is the one whose validations have the highest mean reward, of all in the metrics."""
-    rewards: dict[int, list[float]] = {}
+    """The best step is the first one whose validations have the highest mean reward of all so far, as their records say."""
+    validations: dict[int, list[Json]] = {}
     for line in metrics.read_bytes().splitlines():
         record: Json = json.loads(line) if line.startswith(b'{"kind": "validation"') else {}
-        if record and best_by in ("both", record["decoding"]):
+        if record:
+            validations.setdefault(record["step"], []).append(record)
+    best, highest = None, -math.inf
+    for number, records in validations.items():
+        means: list[float] = []
+        for record in records:
             mean = _mean(record["rewards"])
-            rewards.setdefault(record["step"], []).append(math.nan if mean is None else mean)
-            if mean is not None:
-                # Stored rewards are rounded to four decimals.
-                place = f"the mean reward of the validation at step {record['step']}, in the metrics"
-                yield close(record["reward_mean"], mean, 1e-4, place)
-    means = {number: fmean(values) for number, values in rewards.items()}
-    highest = max((mean for mean in means.values() if not math.isnan(mean)), default=None)
-    if highest is None or step is None or reward is None:
+            # Stored rewards are rounded to four decimals.
+            place = f"the mean reward of the validation at step {number}, in the metrics"
+            yield close(record["reward_mean"] or 0.0, mean or 0.0, 1e-4, place)
+            if best_by in ("both", record["decoding"]):
+                means.append(math.nan if mean is None else record["reward_mean"])
+        is_best = fmean(means) > highest
+        if is_best:
+            best, highest = number, fmean(means)
+        yield Pair(
+            sum(record["best"] for record in records),
+            is_best * len(records),
+            f"validations at step {number} marked as best",
+        )
+    if best is None or step is None or reward is None:
         raise NotMeasured("a validation")
-    yield close(reward, highest, 1e-4, "the reward of the best validation")
-    place = f"the reward of the validation at step {step}, the best one"
-    yield close(means.get(step, -math.inf), highest, 1e-4, place)
+    yield Pair(step, best, "the best step, the first of the highest reward of the validations")
+    yield close(reward, highest, 1e-9, "the reward of the best validation")

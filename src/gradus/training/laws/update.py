@@ -17,12 +17,14 @@ from gradus.core import child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import Samples, TrainingSample, split
+from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.objective import BatchTokens, UpdatePlan
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
-from gradus.training.engine.update import UpdateTrainer, microbatch_loss
-from gradus.training.laws.draws import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
+from gradus.training.engine.update import UpdateResult, UpdateTrainer, microbatch_loss
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
+from gradus.training.laws.movement import gradient_norm
+from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, worst_of
 from gradus.training.laws.step import StepLaws
 
@@ -89,6 +91,8 @@ class UpdateLaws(StepLaws):
         self._old: dict[int, Tensor] = {}
         self._updates = 0
         self._figures: list[Mapping[str, float]] = []
+        self._norms: list[float] = []
+        self._away: dict[int, Tensor] = {}  # of the sampler's log-probs from those before the first update
 
     def begins(self) -> None:
         """Before the passes."""
@@ -125,32 +129,51 @@ class UpdateLaws(StepLaws):
         check("loss", self.sums_again)
         check("loss", self._dealt_again, trainer, plan)
         check("tokens", self._logprobs_again)
+        if not self._updates:
+            self._away = {
+                index: (each.logprobs - self.samples[index].logprobs).abs() for index, each in self._passes.items()
+            }
         if self._fresh and not self._updates:
             check("sampler", self._sampled_again)
         check("loss", self._factors_again, plan)
         check("loss", self._loss_again, trainer, plan, loss)
         if not self._updates:
-            # With a formula the terms are held to plain passes, in which there is no cut.
-            if self.config.algorithm not in FORMULAS or self.config.correction is not None:
-                check("cuts", self._cuts, trainer, plan)
+            check("cuts", self._cuts, trainer, plan)
             check("loss", self._terms_again, trainer, plan)
             self.moves(optimizer, self.config, lr)
+        self._norms.append(gradient_norm(self.loaded.model))
         self._updates += 1
         self.optimizer = optimizer
 
-    def finished(self, figures: Mapping[str, Any]) -> Pairs:
+    def finished(self, result: UpdateResult) -> Pairs:
         """Behind the last update: their number, and the figures of the step's record, which are means over the last epoch."""
         self._formula()
         epochs = [len(self._deals(epoch)) for epoch in range(self.config.epochs)]
-        yield Pair(figures["updates"], sum(epochs), "the updates of the step")
+        yield Pair(result.figures["updates"], sum(epochs), "the updates of the step")
+        figures: dict[str, Any] = {
+            **result.figures,
+            "trained_tokens": result.trained_tokens,
+            "grad_norm": result.grad_norm,
+        }
         last_epoch = self._figures[sum(epochs[:-1]) :]
         if not last_epoch:
             return
-        for name in last_epoch[0]:
-            mean = max if name == "ratio_max" else fmean
-            again = mean([update[name] for update in last_epoch])
+        again = {name: fmean(update[name] for update in last_epoch) for name in last_epoch[0]}
+        again["ratio_max"] = max(update["ratio_max"] for update in last_epoch)
+        again["trained_tokens"] = sum(update["trained_tokens"] for update in last_epoch)
+        again["grad_norm"] = max(self._norms)
+        if self.config.minibatches == 1 and self.rounding < 1e-3:
+            away = torch.cat(list(self._away.values())).numpy()
+            again |= {
+                "logp_diff_mean": away.mean(),
+                "logp_diff_p99": np.quantile(away, 0.99),
+                "logp_diff_max": away.max(),
+            }
+        edge = again.pop("at_clip")
+        for name, value in again.items():
+            allowed = 1e-3 * max(1e-3, abs(value)) + edge * (name == "clip_fraction")
             if figures.get(name) is not None:
-                yield Pair(figures[name], again, f"{name} of the step's record (metrics)", 1e-4 * max(1e-3, abs(again)))
+                yield Pair(figures[name], value, f"{name} of the step's record (metrics)", allowed)
 
     def _formula(self) -> Formula:
         formula = FORMULAS.get(self.config.algorithm)
@@ -281,12 +304,22 @@ class UpdateLaws(StepLaws):
         config, weighed = self.config, self._weighed(plan)
         entropies = weighed.tokens.entropies
         n_tokens = sum(self.samples[index].actions for index in plan.dealt)
-        figures = {"loss": loss, "entropy": float(entropies.mean()), "ratio_max": float(weighed.ratio.max())}
         away = weighed.away
         divergence = weighed.token_ratio * (away.exp() - 1.0 - away)
-        if self.reference is not None:
-            figures["kl"] = float(divergence.sum()) / n_tokens
-        self._figures.append(figures)
+        kl = divergence.sum() / n_tokens
+        if self.reference is None:
+            kl = (weighed.token_ratio - 1.0 - weighed.token_ratio.log()).mean()
+        self._figures.append(
+            {
+                "loss": loss,
+                "entropy": float(entropies.mean()),
+                "ratio_max": float(weighed.ratio.max()),
+                "kl": float(kl),
+                "clip_fraction": float((weighed.slopes != weighed.ratio).sum()) / n_tokens,
+                "at_clip": float(weighed.at_clip.sum()) / n_tokens,
+                "trained_tokens": len(entropies),
+            }
+        )
         bonus = config.entropy_coef * remaining(config.entropy_schedule, (self.runner.step - 1) / config.max_steps)
         yield Pair(trainer.config.entropy_coef, bonus, "the coefficient of the entropy bonus, by its schedule", 1e-9)
         if config.observations:  # nothing is kept of the tokens that were read
@@ -327,12 +360,18 @@ class UpdateLaws(StepLaws):
         return replace(plan, samples={index: samples[index] for index in chosen}, local=chosen)
 
     def _cuts(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
-        """The gradient of some members of a group: in one pass with a shared prefix, and each alone."""
-        if self.runner.step == 1:
-            part = self._part(plan)
-            alone = self.gradient(_losses(replace(trainer, shares=False), part, part.longest))
-            together = self.gradient(_losses(trainer, part, trainer.budget.tokens))
-            yield self.same_gradient(together, alone, "together and each sequence alone")
+        """The gradient of the update does not depend on its passes: here they are a fourth as long. Without a formula, each sequence stands alone."""
+        if self.config.gradient_checkpointing:
+            raise NotMeasured("gradient_checkpointing = false")
+        gradients = [master_of(tensor).grad for tensor in self._tensors]
+        if self.runner.step > 1 or any(gradient is None for gradient in gradients):
+            return
+        first = torch.cat([gradient.float().flatten() for gradient in gradients if gradient is not None])
+        tokens = sum(len(sample) for sample in plan.samples.values()) // 4
+        has_formula = self.config.algorithm in FORMULAS and self.config.correction is None
+        again = replace(trainer, shares=trainer.shares and has_formula)
+        second = self.gradient(_losses(again, plan, max(tokens, plan.longest)))
+        yield self.same_gradient(first, second, "in passes (microbatches, tiles) of other sizes")
 
     def _terms_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """Each term's gradient of some members of a group, in one pass, against the model's own forward pass over each alone."""

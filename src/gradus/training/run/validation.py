@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from gradus.core import EnvironmentSpec, Grader, Policy, StopReason, Task, child_seed
@@ -11,6 +11,7 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import MAX_CONCURRENT, episodes_of, roll_out
 from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import gather, share
 from gradus.training.run.step_metrics import episode_metrics
 
@@ -44,10 +45,12 @@ def validate(
     policies: Mapping[Decoding, Policy],
     *,
     step: int,
+    watch: Callable[[ValidationRecord, Groups], None] | None = None,
 ) -> list[ValidationRecord]:
     """Rolls out the held-out tasks; returns one record of docs/metrics.md for each of ``policies``, by decoding.
 
-    Every validation of a run meets the same tasks and the same noise. Each process rolls out its share of them.
+    Every validation of a run meets the same tasks and the same noise. Each process rolls out its share of them. ``watch`` is given each
+    record and its groups.
     """
     records: list[ValidationRecord] = []
     local = share(len(tasks))
@@ -81,6 +84,8 @@ def validate(
             "best": False,
         }
         records.append(record)
+        if watch is not None:
+            watch(record, groups)
     return records
 
 

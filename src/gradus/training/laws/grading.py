@@ -1,4 +1,4 @@
-"""Groups looked at as a whole: members are drawn independently, and grading again gives the same rewards (laws 8 and 9)."""
+"""Groups looked at as a whole: members are drawn independently, and grading again gives the same rewards and true rewards (laws 8 and 9)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward
+from gradus.core import EnvironmentSpec, Episode, Grader, Group, Reward, Task
 from gradus.core.records import FAULTS
 from gradus.core.values import number_of, plain
 from gradus.rewards.grading import rewards_of
 from gradus.rollouts import episodes_of
+from gradus.rollouts.grading import ask_environment
 from gradus.training.data.sequences import Episodes, Groups
 from gradus.training.laws.runner import NotMeasured, Pair, Pairs, close, holds, worst_of
-from gradus.training.laws.tasks import member_of, row_of
 
 _GROUPS = 12  # before independence is asked
 _ERRORS = 6.0  # standard errors
@@ -89,13 +89,16 @@ def weighed_again(groups: Groups, grader: Grader) -> Pairs:
             sums[term.component] = sums.get(term.component, 0.0) + term.value
         twice = {"the sum of its terms": (reward.value, math.fsum(sums.values()))}
         if grader.summary == _RETURN:
-            env_return = episode.env_return or 0.0
-            twice["the sum of its environment's own rewards (env_reward)"] = reward.value, env_return
+            twice["the sum of its environment's own rewards (env_reward)"] = reward.value, _earned(episode)
         for name in grader.weights.keys() & reward.components.keys():
             weighed = grader.weights[name] * (reward.components[name] or 0.0)
             twice[f"component {name} by its weight"] = sums[name], weighed
         for what, (first, second) in twice.items():
             yield close(first, second, 1e-6, f"the reward of {member_of(episode)}, against {what}")
+
+
+def _earned(episode: Episode) -> float:
+    return math.fsum(turn.env_reward or 0.0 for turn in episode.turns)
 
 
 def asked_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs:
@@ -159,8 +162,8 @@ def _asked(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> l
         return f"{type(error).__name__}: {error}"
 
 
-def graded_again(groups: Groups, grader: Grader) -> Pairs:
-    """Two groups, given to the grader itself as they were stored: the same reward, term by term, unless it disagrees with itself."""
+def graded_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs:
+    """Two groups, given to the grader and the true reward as they were stored: the same, term by term, unless one disagrees with itself."""
     graded = filter(_has_reward, groups[::-1])
     for group in islice(graded, _GRADED):
         episodes = [episode for episode in group.episodes if episode.stop not in FAULTS]
@@ -178,6 +181,28 @@ def graded_again(groups: Groups, grader: Grader) -> Pairs:
             rounding = 1e-9 * max(1.0, *map(abs, first))
             # With a 0 in front there is something to compare if both have no reward.
             yield worst_of(np.array([0.0, *first]), np.array([0.0, *second]), place, rounding)
+            yield from _truth_again(spec, episode)
+
+
+def _truth_again(spec: EnvironmentSpec, episode: Episode) -> Pairs:
+    """The true reward of an episode is what its environment says, and the return is the sum of the environment's own rewards."""
+    place, stored = member_of(episode), episode.metrics.get("true_reward")
+    yield close(episode.env_return or 0.0, _earned(episode), 1e-9, f"{place}: the return, a sum of env_reward")
+    truths = [asked for asked, _ in (ask_environment("", spec.true_reward, episode) for _ in range(2))]
+    if truths[0] == truths[1]:
+        yield holds(stored is None, f"{place}: the true reward is missing", truths[0] is None)
+        yield close(stored or 0.0, truths[0] or 0.0, 1e-9, f"{place}: the true reward")
+
+
+def member_of(episode: Episode) -> str:
+    """Names an episode."""
+    return f"member {episode.member} of the task with seed {episode.task.seed}"
+
+
+def row_of(spec: EnvironmentSpec, task: Task) -> Any:
+    """The row of the data set that a task asks."""
+    assert spec.data_set is not None
+    return spec.data_set.item(task.options.get("split", "train"), task.seed)
 
 
 def _has_reward(group: Group) -> bool:
