@@ -471,24 +471,10 @@ def other_coin(real: Call) -> Call:
     return lambda config, *key: None if real(config, *key) else config.short_turns
 
 
-LESSON_def beyond_the_limit(real: Call) -> Call:
-    """Episodes of the validation have as many turns as the environment allows."""
-    return lambda *args, **options: real(*args, **{**options, "max_turns": None})
-
-
-def never_greedy(real: Call) -> Call:
-    return lambda *args, greedy=False, **options: real(*args, **options)
-
-
-def all_layers(real: Call) -> Call:
-    """Adapters are put on all linear layers, whichever the settings name."""
-    return lambda model, config, seed: real(model, config.model_copy(update={"targets": "all-linear"}), seed)
-
-
-VALIDATED = {"validation_every": 1, "validation_tasks": 4}
-
-
-FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
+LESSON_FAULTS: list[tuple[str, Any, str, Callable[[Call], Call]]] = [
+    ("tasks", sft._SftLessons, "epoch", lambda real: lambda self, step: real(self, step + 1)),
+    ("tasks", sft, "_hold_out", then(lambda parts: (parts[0][2:], [*parts[1], *parts[0][:2]]))),
+    ("loss", LocalLessonModel, "_measure", then(lambda figures: replace(figures, accuracy=figures.accuracy + 0.5))),
     ("text", sft, "text_sequences", then(without_history)),
     ("loss", LocalLessonModel, "_measure", then(lambda figures: replace(figures, loss=figures.loss / 2))),
     ("text", sft, "text_sequences", then(without_ends)),

@@ -24,6 +24,7 @@ from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import any_of, barrier, from_main, gather, share, world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
+from gradus.training.laws.credit import dropped_again, settings_again
 from gradus.training.laws.grading import add_pairs, independence, kinds_of
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.rolled import RolledOut
@@ -279,6 +280,8 @@ class GrpoLoop:
         if not laws.due:
             return
         laws.check("independence", independence, self.state.pairs)
+        laws.check("credit", settings_again, self.learner.asked, config, self.grader)
+        laws.check("credit", dropped_again, rollout.dropped)
         if self.schedule is None:
             laws.check("optimizer", scheduled_rate, config, config.max_steps, self.state.step + 1, lr)
         if world().size > 1:

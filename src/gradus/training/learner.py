@@ -36,7 +36,7 @@ from gradus.training.teachers import ScriptedTeacher, Teacher, with_teacher
 class StepLearner(ABC):
     """What the loop needs of a learner, wherever its weights are, and what all learners share: settings, credit and laws.
 
-    ``config``: the resolved settings. ``grader``: the environment's own by default; what weighs the components, set anew when a schedule
+    ``config``: the resolved settings; ``asked``: as they were before. ``grader``: the environment's own by default; what weighs the components, set anew when a schedule
     changes it. ``laws``: what is checked meanwhile. ``steps``: updates that were taken. ``policy``: samples with the weights of the last
     :meth:`sync_weights`.
     """
@@ -47,7 +47,7 @@ class StepLearner(ABC):
     def __init__(self, spec: EnvironmentSpec, config: GrpoConfig, grader: Grader | None) -> None:
         self.grader = grader or spec.grader()
         config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-        self.config = config.resolved(self.grader)
+        self.asked, self.config = config, config.resolved(self.grader)
         self.steps = 0
         self.laws = LawRunner(frozenset(config.laws.off))
         self._teacher: Teacher | None = None

@@ -97,7 +97,7 @@ class LocalLessonModel:
                 backward_passes(self.loaded, self.optimizer, batches, loss)
             if watch is not None:
                 learned_tokens = sum(len(batch.labels.target) for batch in batches)
-                watch.passed(samples, self.optimizer, lr, learned_tokens)
+                watch.passed(samples, self.optimizer, lr, learned_tokens, sum(losses))
             with precision(self.loaded, self.config):
                 step = apply_gradients(self.loaded, self.optimizer, self.config, lr)
             if watch is not None:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from gradus.core import Episode, Renderer, RewardTerm, Turn
+from gradus.core import Episode, Grader, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import Episodes, Groups, Samples, ints
 from gradus.training.laws.formulas import FORMULAS
-from gradus.training.laws.runner import NotMeasured, Pairs, worst_of
+from gradus.training.laws.runner import NotMeasured, Pairs, close, holds, worst_of
 from gradus.training.teachers import ScoringTeacher
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -80,6 +80,36 @@ def advantages_again(
             again = by_token[sample.offsets[rows].numpy()]
             place = f"group {member.group}, episode {sample.episode}, turn {turn}: the advantage of a token"
             yield worst_of(sample.advantages[rows].numpy(), again, place, _ALLOWED * largest)
+
+
+def settings_again(asked: GrpoConfig, config: GrpoConfig, grader: Grader) -> Pairs:
+    """What the settings of a run leave out is as in the algorithm's paper, and Gradus's own credit as fine as the grader supports."""
+    formula = FORMULAS.get(config.algorithm)
+    if formula is None:
+        raise NotMeasured("an algorithm of Gradus's")
+    low, high = (None, None) if formula.ratio == "plain" else formula.clip
+    by_turn = config.algorithm == "gradus" and grader.per_turn
+    asks_rounds = "dynamic_sampling" in asked.model_fields_set
+    expected = {
+        "credit": asked.credit or ("turn" if by_turn else "episode"),
+        "scale": asked.scale or formula.scale,
+        "clip_low": asked.clip_low or low,
+        "clip_high": asked.clip_high or high,
+        "dynamic_sampling": asked.dynamic_sampling if asks_rounds else formula.rounds,
+    }
+    for name, value in expected.items():
+        yield holds(
+            getattr(config, name) == value,
+            f"{name} (advantages, loss) is {value}, of the settings or the algorithm's own",
+        )
+
+
+def dropped_again(dropped: Groups) -> Pairs:
+    """A group that dynamic sampling drops has one reward: nothing could be learned of it."""
+    for number, group in enumerate(dropped):
+        rewards = [value for value in group.values() if value is not None]
+        place = f"dropped group {number} (dynamic_sampling): how far its rewards differ"
+        yield close(max(rewards, default=0.0), min(rewards, default=0.0), 1e-5, place)
 
 
 class HeardTeacher:

@@ -16,26 +16,29 @@ class Formula(NamedTuple):
 
     ``center``: what an episode's reward is compared with; by turn they all have the leave-one-out mean. ``average``: what the loss divides
     the tokens of an episode by. ``clip``: low and high. ``ratio``: how the ratio weighs a token: clipped, clipped as the mean of a
-    sequence, bounded without a gradient, or plain.
+    sequence, bounded without a gradient, or plain. ``scale``: what advantages are divided by, None for an algorithm that knows it itself.
+    ``rounds``: further ones that replace groups without a difference.
     """
 
     center: Center
     average: Average
     clip: tuple[float, float]
     ratio: Literal["clipped", "sequence", "bounded", "plain"] = "clipped"
+    scale: str | None = "group"
+    rounds: int = 0
 
 
 FORMULAS = {
-    "gradus": Formula("mean", "tokens", (0.2, 0.28)),
+    "gradus": Formula("mean", "tokens", (0.2, 0.28), scale="batch"),
     "grpo": Formula("mean", "sequences", (0.2, 0.2)),
-    "dr_grpo": Formula("mean", "budget", (0.2, 0.2)),
-    "dapo": Formula("mean", "tokens", (0.2, 0.28)),
+    "dr_grpo": Formula("mean", "budget", (0.2, 0.2), scale="none"),
+    "dapo": Formula("mean", "tokens", (0.2, 0.28), rounds=10),
     "gspo": Formula("mean", "sequences", (3e-4, 4e-4), "sequence"),
     "cispo": Formula("mean", "tokens", (1.0, 4.0), "bounded"),
-    "rloo": Formula("leave_one_out", "tokens", (math.inf, math.inf), "plain"),
-    "reinforce++": Formula("tokens", "tokens", (0.2, 0.2)),
+    "rloo": Formula("leave_one_out", "tokens", (math.inf, math.inf), "plain", scale="none"),
+    "reinforce++": Formula("tokens", "tokens", (0.2, 0.2), scale=None),
     "gdpo": Formula("components", "tokens", (0.2, 0.28)),
-    "maxrl": Formula("ratio", "tokens", (0.2, 0.28)),
+    "maxrl": Formula("ratio", "tokens", (0.2, 0.28), scale=None),
 }
 
 

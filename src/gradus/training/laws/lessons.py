@@ -283,11 +283,22 @@ class LessonLaws(StepLaws):
         self.config = config
         self._plain, self._part = plain, part
 
-    def passed(self, samples: Samples, optimizer: torch.optim.Optimizer, lr: float, tokens: int) -> None:
-        """Between the passes, which had so many learned ``tokens``, and the optimizer's step."""
+    def passed(self, samples: Samples, optimizer: torch.optim.Optimizer, lr: float, tokens: int, loss: float) -> None:
+        """Between the passes, which had so many learned ``tokens`` and this ``loss`` without observations, and the optimizer's step."""
         self.runner.check("loss", self.sums_again)
         self.runner.check("loss", self._gradient_again, samples, tokens)
+        if self.runner.step == 1:
+            self.runner.check("loss", self._loss_again, samples, loss)
         self.moves(optimizer, self.config, lr)
+
+    @torch.no_grad()
+    def _loss_again(self, samples: Samples, loss: float) -> Pairs:
+        """The loss of the step's record is that of all its samples."""
+        if self.config.observations:
+            raise NotMeasured("observations = 0")
+        with precision(self.loaded, self.config):
+            again = float(self._part(samples))
+        yield Pair(loss, again, "the loss of the step's record (metrics)", self.rounding * (1 + abs(again)))
 
     def _gradient_again(self, samples: Samples, tokens: int) -> Pairs:
         """The passes have all learned tokens, and the loss and the gradient of some samples are those of plain passes."""

@@ -288,11 +288,12 @@ def splits_again(folder: Path, start: Path, judging: Collection[str], trained: C
 
 
 def stored_again(folder: Path, step: int, every: int) -> Pairs:
-    """Episodes are stored at their steps."""
+    """Episodes are stored at their steps alone."""
     last = step - step % every if every else 0
-    path = folder / "episodes" / f"step-{last:06d}.jsonl.gz"
-    place = f"the episodes of step {last} (store_every) are stored in episodes/{path.name}"
-    yield holds(not last or path.is_file(), place)
+    stored = {path.name for path in (folder / "episodes").glob("*")}
+    names = {f"step-{number:06d}.jsonl.gz" for number in range(every, step + 1, every)} if every else set[str]()
+    yield Pair(len(stored - names), 0, "files of stored episodes (store_every) that are of no such step")
+    yield holds(not last or max(names) in stored, f"the episodes of step {last} (store_every) are stored")
 
 
 def _read(path: Path) -> Json:
