@@ -506,9 +506,9 @@ class GrpoLoop:
         save_checkpoint(self.folder.path, checkpoint, self.learner.state)
         self.splits.store(self.folder, self.state.next_task)
         if self.folder.writing:
-            path, step = self.folder.path, self.state.step
-            self.laws.check("records", stored_again, path, step, self.config.store_every)
-            if is_looked_at(step, self.config.checkpoint_every):
+            path, step, every = self.folder.path, self.state.step, self.config.checkpoint_every
+            self.laws.check("records", stored_again, path, step, (step - 1) % every + 1, self.config.store_every)
+            if is_looked_at(step, every):
                 judging = {task.id for task in self.splits.validation}
                 trained = trained_again(self.spec, self.config, judging, self.trained)
                 self.laws.check("records", splits_again, path, Path(self.learner.name), judging, trained)

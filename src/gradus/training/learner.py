@@ -24,9 +24,10 @@ from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.plain_pass import STRIDE
 from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import folder_again
 from gradus.training.laws.tokens import check_samples
-from gradus.training.laws.update import UpdateLaws
+from gradus.training.laws.update import FRESH, UpdateLaws, fresh_again
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
@@ -203,6 +204,10 @@ class Learner(StepLearner):
                 watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference, fresh)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
+        # In every step: it costs nothing. Only what is too large is told to the law, so that the metrics stay few.
+        exact = self.local_model is not None and is_exact(self.model, config)
+        if exact and (result.logp_diff_max or 0.0) > FRESH:
+            self.laws.check("sampler", fresh_again, result.logp_diff_max)
         if watch is not None and still is not None:
             self.laws.check("records", watch.finished, result)
             still.ends(self.laws, self.optimizer, watch.optimizer or self.optimizer, result.figures.get("kl"))

@@ -27,6 +27,7 @@ _ERRORS = 6.0  # standard errors
 _LEAST = 0.05  # difference of the share of equal pairs that always passes
 _RETURN = "sum of the environment's own rewards"  # as a grader says that it is
 _GRADED = 2  # groups that are graded again
+_TRUTHS = 4  # members of a group whose true reward is asked again
 
 
 def add_pairs(sums: list[float], groups: Groups) -> None:
@@ -181,6 +182,7 @@ def graded_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs
             rounding = 1e-9 * max(1.0, *map(abs, first))
             # With a 0 in front there is something to compare if both have no reward.
             yield worst_of(np.array([0.0, *first]), np.array([0.0, *second]), place, rounding)
+        for episode in () if spec.asks else episodes[:_TRUTHS]:
             yield from _truth_again(spec, episode)
 
 

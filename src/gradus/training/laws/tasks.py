@@ -45,7 +45,7 @@ def judges_again(spec: EnvironmentSpec, config: GrpoConfig, judging: Sequence[Ta
     others, wanted = _condition_ids(spec), config.held_out
     indexes = count(config.first_task)
     if spec.data_set is not None:
-        indexes = islice(indexes, spec.data_set.size("train"))
+        indexes = islice(indexes, 2 * spec.data_set.size("train"))
     elif spec.content is not None:
         raise NotMeasured("rows, or tasks without end")
     different: dict[str, Task] = {}

@@ -30,6 +30,7 @@ from gradus.training.laws.step import StepLaws
 
 _MEMBERS = 2  # of a group, whose gradient is computed again
 _SAMPLES = 3  # whose log-probs are computed again
+FRESH = 2e-3  # nats between sampler and trainer in float32, with the same weights
 _EDGE = 1e-4  # of the clip: rounding may move a ratio over it
 _TERMS = ("entropy_coef", "observations")  # coefficients of terms that look at no sampled token
 
@@ -237,7 +238,7 @@ class UpdateLaws(StepLaws):
         distance = (first[: len(second)].cpu() - second.cpu()).abs()
         difference, allowed = distance.mean(), 0.5
         if self.rounding < 1e-3:
-            difference, allowed = distance.max(), 2e-3
+            difference, allowed = distance.max(), FRESH
         return Pair(float(difference), 0.0, self._place(index, f"the difference of log-probs, {what}"), allowed)
 
     def _sampled_again(self) -> Pairs:
@@ -409,6 +410,14 @@ class UpdateLaws(StepLaws):
             values = read_logprobs(self.loaded, sample)
         n_tokens = sum(self.samples[dealt].actions for dealt in plan.dealt)
         return -getattr(config, name) / n_tokens * values.sum()
+
+
+def fresh_again(largest: float) -> Pairs:
+    """In every step sampler and trainer have the same log-probs of what was sampled with fresh weights."""
+    place = (
+        "the largest difference of log-probs, of the sampler (decoding by its cache, prompts) from those of the trainer"
+    )
+    yield Pair(largest, 0.0, place, FRESH)
 
 
 def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[Tensor]:
