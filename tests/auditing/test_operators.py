@@ -88,6 +88,18 @@ def test_what_is_made_wrong_is_taken_from_answers_of_one_form(operator, gold, ot
     assert _made(operator, gold, "Call the tool.", others) == made
 
 
+@pytest.mark.parametrize(("prompt", "settled"), [("Name, city and age as JSON.", True), ("Order {} as JSON.", False)])
+def test_a_key_that_the_question_names_may_not_be_left_out(prompt, settled):
+    gold = gold_of('{"name": "Ada", "city": "Rome", "age": 31}', prompt=prompt)
+    assert WRONG["one key left out"].is_settled(gold.task) == settled
+
+
+@pytest.mark.parametrize("gold", ["$7y^{6} + 6$", "x^2 - 3 x", r"\frac{1}{2} \pi"])
+def test_a_formula_is_no_list_of_words(gold):
+    assert gold_of(gold).elements is None
+    assert gold_of("north east west").elements is not None
+
+
 def test_another_digit_is_one_that_rounding_keeps():
     for (answer,) in _made("one digit changed", "0.0936000013830"):
         assert abs(float(answer) / 0.093600001383 - 1) > 0.01

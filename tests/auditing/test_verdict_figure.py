@@ -10,12 +10,14 @@ from xml.etree import ElementTree
 
 import pytest
 from command_line import gradus as command
+from rich.text import Text
 from text_graders import audited, sound, sums
 
 import gradus
 from gradus.auditing.accepted import AcceptedFinding, digest, limits_in, with_accepted, with_limits
 from gradus.auditing.exports import junit, sarif, workflow_lines
-from gradus.auditing.result import verdict_of
+from gradus.auditing.records import ACCEPTED_FILE
+from gradus.auditing.result import screen, verdict_of
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import ConfigError
 
@@ -232,3 +234,35 @@ def test_the_exploit_that_is_shown_earns_on_the_task_that_it_is_shown_for():
     exploits = [note for check in result.checks for note in check.notes if note.kind == "exploit"]
     assert exploits
     assert all(note.reward == 1.0 for note in exploits), [note.reward for note in exploits]
+
+
+def test_the_screen_says_on_what_a_grader_raises_that_can_also_be_exploited(tmp_path):
+    """The evidence of "grading" stood nowhere unless it was the one failure."""
+
+    def contains(prompts, completions, answer, **columns):
+        return [float(a in c) / ("\x00" not in c) for a, c in zip(answer, completions, strict=True)]
+
+    audit = gradus.audit(contains, _rows(tmp_path))
+    lines = [part.plain for part in screen(audit.result) if isinstance(part, Text)]
+    assert any(line.startswith("FAIL wrong answers: ") for line in lines), lines
+    assert any("grading: it fails on" in line and "ZeroDivisionError" in line for line in lines), lines
+
+
+def test_a_task_that_copies_its_answer_can_be_accepted(tmp_path):
+    """Extraction behind one word, as a total from an invoice, stayed unresolved whatever the author did."""
+    rows = [
+        {"prompt": f"Copy the total. Invoice {n}. Total: {n * 37}.25 Thanks.", "answer": f"{n * 37}.25"}
+        for n in range(24)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    audit = gradus.audit(exact_words, path)
+    leak = next(check for check in audit.result.checks if check.subject == "leaks")
+    assert (audit.verdict, leak.status) == ("unresolved", "open")
+    assert ACCEPTED_FILE in leak.evidence
+    (tmp_path / ACCEPTED_FILE).write_text('[[accepted]]\ncheck = "leaks"\nreason = "to copy it is the task"\n')
+    assert gradus.audit(exact_words, path).verdict == "pass"
+
+
+def exact_words(prompts, completions, answer, **columns):
+    return [float(a == c.strip()) for a, c in zip(answer, completions, strict=True)]

@@ -9,12 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.auditing.records import AuditCheck
+from gradus.auditing.records import ACCEPTED_FILE, AuditCheck
 from gradus.auditing.result import AuditResult
 from gradus.core import ConfigError
 from gradus.core.files import read_toml
 
-FILE = "gradus-audit.toml"
 _KEYS = {"check", "example", "reason", "until"}
 _FIGURES = ("free", "near", "strict")
 
@@ -65,11 +64,14 @@ def _limited(check: AuditCheck, limits: Mapping[str, float]) -> AuditCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedFinding:
-    """A finding that the author lives with. ``example``: :func:`digest` of the completion; ``until``: the last day on which it counts."""
+    """A finding that the author lives with. ``example``: :func:`digest` of the completion, empty if an open check shows none.
+
+    ``until``: the last day on which it counts.
+    """
 
     check: str
-    example: str
     reason: str
+    example: str = ""
     until: date | None = None
 
 
@@ -80,32 +82,34 @@ def digest(completion: str) -> str:
 
 def read_accepted(folder: Path) -> Sequence[AcceptedFinding]:
     """Reads the file beside the rows; empty if there is none. Raises ConfigError for what is no accepted finding."""
-    path = folder / FILE
+    path = folder / ACCEPTED_FILE
     if not path.is_file():
         return []
     findings: list[AcceptedFinding] = []
     for row in read_toml(path).get("accepted", []):
-        is_complete = {"check", "example", "reason"} <= set(row) <= _KEYS
+        is_complete = {"check", "reason"} <= set(row) <= _KEYS
         if not is_complete or not isinstance(row.get("until", date.max), date):
             raise ConfigError(
-                f"{path}: an accepted finding has check, example, reason and, if it ends, until as a date; got {row}"
+                f"{path}: an accepted finding has check, reason, the example that the check shows and, if it ends, until as a date; got {row}"
             )
         findings.append(AcceptedFinding(**row))
     return findings
 
 
 def with_accepted(result: AuditResult, accepted: Sequence[AcceptedFinding], today: date) -> AuditResult:
-    """The result, in which a check whose exploits are all accepted is a note that says so."""
+    """The result, in which a check that is accepted is a note that says so."""
     counting = [finding for finding in accepted if finding.until is None or finding.until >= today]
     return replace(result, checks=[_accepted(check, counting) for check in result.checks])
 
 
 def _accepted(check: AuditCheck, accepted: Sequence[AcceptedFinding]) -> AuditCheck:
-    """A check that fails, as a note if each of its exploits is accepted."""
+    """A check that fails, as a note if each of its exploits is accepted; and one that is open and shows none, if it is itself."""
     # By the completion and not by the check alone: another hole in the same check still fails.
     reasons = {finding.example: finding.reason for finding in accepted if finding.check == check.subject}
     examples = [digest(note.completion) for note in check.notes if note.kind == "exploit"]
-    if check.status != "fail" or not examples or not set(examples) <= set(reasons):
+    if check.status == "open":
+        examples = examples or [""]
+    if check.status not in ("fail", "open") or not examples or not set(examples) <= set(reasons):
         return check
     why = "; ".join(reasons[example] for example in examples)
     return replace(check, status="note", evidence=f"accepted ({why}): {check.evidence}", notes=[])

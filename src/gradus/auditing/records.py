@@ -12,6 +12,7 @@ from gradus.core.findings import Finding, Status
 from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Kind = Literal["exploit", "lenient", "strict", "open"]
+ACCEPTED_FILE = "gradus-audit.toml"  # beside the rows: findings that the author lives with
 ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 

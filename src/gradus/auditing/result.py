@@ -99,15 +99,17 @@ class AuditResult:
 
     @property
     def broken(self) -> AuditCheck | None:
-        """The check that says on what the grader gives no reward; None if it always gives one."""
-        return next((check for check in self.checks if check.subject == "grading" and check.status != "pass"), None)
+        """The check that says on what the grader gives no reward, if no other check fails; None if it always gives one."""
+        failed = [check for check in self.checks if check.status == "fail" and check.subject != "grading"]
+        missing = (check for check in self.checks if check.subject == "grading" and check.status != "pass")
+        return None if failed else next(missing, None)
 
     @property
     def summary(self) -> str:
         """One line a person can act on."""
         broken = self.broken
         failed = self._named("fail")
-        if broken is not None and failed in ("", broken.subject):
+        if broken is not None:
             # Episodes that failed, or whose answers were not valid, have no reward either, which says nothing of the grader.
             is_known = broken.status == "fail" and not broken.measured.get("failed")
             verdict = "is broken" if is_known else "cannot be audited"

@@ -10,6 +10,7 @@ from math import fsum, inf
 
 from gradus.auditing.leaks import names_the_answer, places_of_text, telling_place
 from gradus.auditing.records import (
+    ACCEPTED_FILE,
     LEAST_EFFECT,
     AuditCheck,
     high_of,
@@ -310,5 +311,5 @@ def leaks(ground: Ground) -> AuditCheck:
         return AuditCheck(subject="leaks", status="pass", evidence="no place of the prompt holds the gold answer")
     if names_the_answer(place):
         return AuditCheck(subject="leaks", status="fail", evidence=f"the gold answer is in {place}; take it out")
-    evidence = f"the gold answer is in {place}: a leak, unless the task is to copy it from there"
+    evidence = f"the gold answer is in {place}: a leak, unless the task is to copy it from there (then accept it in {ACCEPTED_FILE})"
     return AuditCheck(subject="leaks", status="open", evidence=evidence)

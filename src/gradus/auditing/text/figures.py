@@ -33,6 +33,8 @@ class Earned:
     gold: str
 
     def __str__(self) -> str:
+        if self.share < 0.005:
+            return "0.00"
         example = f"{quoted(self.completion, _QUOTED)} for {quoted(self.gold, _QUOTED)}"
         return f"{self.share:.2f} ({self.what} earns it: {example})"
 

@@ -91,6 +91,10 @@ class Elements:
         return self.separator == other.separator and self.opening == other.opening
 
 
+# What stands between spaces in a formula is no element of a list.
+_FORMULA = re.compile(r"\\[a-zA-Z]|(?<=[\w)}] )[-+*/=^<>](?= [\w({\\])")
+
+
 def elements_of(gold: str) -> Elements | None:
     """The elements of a list-like answer, None if it is not one."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
@@ -101,7 +105,8 @@ def elements_of(gold: str) -> Elements | None:
     # The first that leaves no element empty: lines before commas, and spaces last.
     for separator in _SEPARATORS:
         texts = gold.split(separator)
-        if len(texts) > 1 and all(texts):
+        is_formula = separator == " " and _FORMULA.search(gold)
+        if len(texts) > 1 and all(texts) and not is_formula:
             return Elements(texts=texts, separator=separator)
     return None
 
@@ -171,6 +176,11 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def json_object(text: str) -> Mapping[str, Any]:
+    """The JSON object that a text is; empty if it is not one."""
+    return as_mapping(_json(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +306,7 @@ class Gold:
     @cached_property
     def object(self) -> Mapping[str, Any]:
         """The JSON object; empty if it is not one."""
-        return as_mapping(self.json)
+        return json_object(self.text)
 
     @cached_property
     def elements(self) -> Elements | None:

@@ -18,6 +18,7 @@ from gradus.auditing.text.gold import (
     elements_of,
     is_number,
     is_sentence,
+    json_object,
     number_in,
     states,
 )
@@ -337,7 +338,14 @@ def _word_twice(gold: Gold, rng: Random) -> Text:
 
 
 _MOST_WORDS = 5  # a value of more is a text of its own, which a sound grader may leave out
-_NAMES_KEYS = _says(r"(?i)\b(?:keys?|fields?|properties|attributes|arguments|tools?)\b")
+_SPEAKS_OF_KEYS = _says(r"(?i)\b(?:keys?|fields?|properties|attributes|arguments|tools?)\b")
+
+
+def _names_keys(task: TextTask) -> bool:
+    """Returns True if the question speaks of keys, or names each key of the answer."""
+    keys = json_object(task.answer)
+    words = re.findall(r"\w+", task.prompt.lower())
+    return bool(_SPEAKS_OF_KEYS(task)) or (len(keys) > 1 and all(key.lower() in words for key in keys))
 
 
 def _written(value: Any, gold: str) -> str:
@@ -376,7 +384,7 @@ def _key_changed(place: int, *, least: int) -> Wrong:
         changed = json.loads(rng.choice(sorted(different)))
         return _written({**fields, key: changed}, gold.text)
 
-    return Wrong(make=make, rule=_NAMES_KEYS)
+    return Wrong(make=make, rule=_names_keys)
 
 
 def _key_dropped(gold: Gold, rng: Random) -> Text:
@@ -469,7 +477,7 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "another value of the first key": _key_changed(0, least=1),
     "another value of the second key": _key_changed(1, least=3),
     "another value of the last key": _key_changed(-1, least=2),
-    "one key left out": Wrong(make=_key_dropped, rule=_NAMES_KEYS),
+    "one key left out": Wrong(make=_key_dropped, rule=_names_keys),
     "the first half of it": _first_half,
     "the last half of it": _text(_last_half),
     **NEAR,

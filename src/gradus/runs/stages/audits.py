@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from gradus.runs.progress import progress_bar
 from gradus.sandbox.processes import start_child
 
 _SECONDS = 120.0  # of a process that rolls out again
+_HASH_SEEDS = (0, 4711)  # two, as the small sets of one process stand as in another by chance
 
 
 def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
@@ -68,11 +71,17 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     return written
 
 
-def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_seed: int) -> list[list[str]]:
-    """Digests of the observations of every task, as a process with this PYTHONHASHSEED sees them.
+def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list[list[list[str]]]:
+    """Digests of the observations of every task, as processes with two values of PYTHONHASHSEED see them, which run at the same time.
 
-    Raises EnvironmentFault if it fails.
+    Raises EnvironmentFault if one fails.
     """
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(partial(_replayed, environment, tasks, seed), _HASH_SEEDS))
+
+
+def _replayed(environment: str, tasks: Sequence[Task], seed: int, hash_seed: int) -> list[list[str]]:
+    """The digests of one process."""
     rows = [{"seed": task.seed, "condition": task.condition, "options": dict(task.options)} for task in tasks]
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "observations.json"), Path(folder, "log")
