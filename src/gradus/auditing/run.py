@@ -58,7 +58,6 @@ from gradus.auditing.text.paying import (
     without_task,
     wrong_answers,
 )
-from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import (
     CALLS_SECONDS,
@@ -308,7 +307,7 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
                 if settings.found and note.kind == "exploit":
                     settings.found(note)
         paying += run
-    first = sanity(ground)
+    first = sanity(ground, [note for check in paying for note in check.notes])
     # Of a grader that raises on every answer nothing else can be said.
     if ground.errors and not ground.bases and not ground.scored:
         return [grading(ground), leaks(ground)]
@@ -316,7 +315,7 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
         paying.append(judge(ground))
     # None if gold earns no more than other answers: then no form of it was asked.
     right_forms = next((check for check in paying if check.subject == "right answers"), None)
-    checks = [
+    return [
         figure(ground, right_forms),
         first,
         gold(ground),
@@ -325,21 +324,6 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
         hostile(ground, programs=bool(run)),
         leaks(ground),
     ]
-    return _asked_again(ground, checks)
-
-
-def _asked_again(ground: Ground, checks: list[AuditCheck]) -> list[AuditCheck]:
-    """The checks, of which sanity fails if a noted completion earns something else in a new process: what is shown is what was graded."""
-    place = next(number for number, check in enumerate(checks) if check.subject == "sanity")
-    tasks = {task.key: task for task in ground.tasks}
-    notes = [note for check in checks for note in check.notes]
-    scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
-    for note, score in zip(notes, scores, strict=True):
-        if None not in (note.reward, score.value) and note.reward != score.value:
-            problem = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {score.value}"
-            checks[place] = replace(checks[place], status="fail", evidence=f"{problem}; {checks[place].evidence}")
-            return checks
-    return checks
 
 
 def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:

@@ -13,6 +13,7 @@ from gradus.auditing.records import (
     ACCEPTED_FILE,
     LEAST_EFFECT,
     AuditCheck,
+    GradedCompletion,
     high_of,
     is_above,
     signed,
@@ -31,14 +32,14 @@ _AGAIN = 8  # tasks that are asked once more
 _STEPS = 1000  # of the training that a grader hears of
 
 
-def sanity(ground: Ground) -> AuditCheck:
-    """The same answer earns the same in another order and in a batch; gold earns the full reward."""
+def sanity(ground: Ground, notes: Sequence[GradedCompletion] = ()) -> AuditCheck:
+    """The same answer, of those that are shown too, earns the same in another order and in a batch; gold earns the full reward."""
     n = len(ground.tasks)
     subject = ground.subject
     problems: list[str] = []
     if ground.is_usable and not subject.remote:  # a judge keeps what it said by its content
         ground.enter("sanity")
-        problems += [_asked_again(ground), _in_a_batch(ground), _at_steps(ground)]
+        problems += [_asked_again(ground, notes), _in_a_batch(ground), _at_steps(ground)]
     problems += [_unpaid(ground), _out_of_range(ground)]
     # Gold that earns the most there is may earn nothing more than other answers.
     top = max((base.gold for base in ground.bases.values()), default=0.0)
@@ -84,14 +85,15 @@ def _wrong(ground: Ground, task: TextTask) -> str:
     return ground.golds[task.key].another(ground.rng("wrong 0", task)) or ""
 
 
-def _asked_again(ground: Ground) -> str:
-    """Wrong answers first, then gold, from the last task to the first, each twice, in a new process: names the first reward that changes."""
+def _asked_again(ground: Ground, notes: Sequence[GradedCompletion]) -> str:
+    """Wrong answers first, then gold, from the last task to the first, each twice, then what is shown, in a new process: names the first reward that changes."""
     rows: list[tuple[TextTask, str]] = []
     for task in reversed(ground.tasks[:_AGAIN]):
         answers = (_wrong(ground, task), task.answer)
         rows += [(task, task.completion(answer)) for answer in answers if answer] * 2
+    rows += [(ground.golds[note.task].task, note.completion) for note in notes]
     before = ground.scorer.score(rows)
-    return _changed(rows, before, ground.scorer.fresh(rows), "asked in another order")
+    return _changed(rows, before, ground.scorer.fresh(rows), "asked again")
 
 
 def _at_steps(ground: Ground) -> str:
