@@ -13,7 +13,7 @@ from rich.console import Console
 from gradus.auditing import AuditSettings, run_audit
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_separation
 from gradus.auditing.plans.hygiene import check_hygiene
-from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
+from gradus.auditing.plans.panel import main_tasks, plan_subject, roll_out_panel
 from gradus.auditing.records import PanelEpisodes
 from gradus.auditing.result import screen, verdict_of
 from gradus.commands import load_environment
@@ -193,8 +193,9 @@ def test_tables_show_verdicts_and_intervals(gullible):
 
 
 def _hygiene(spec, grader="honest"):
-    panel = roll_out_panel(spec, spec.grader(grader), blind_answers(spec, seed=0), episodes=30, seed=0)
-    return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
+    subject = plan_subject(spec, spec.grader(grader), seed=0)
+    panel = roll_out_panel(subject, episodes=30)
+    return check_hygiene(replace(subject, draw=random_answer), panel)
 
 
 class _Talking(Garden):

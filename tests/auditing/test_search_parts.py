@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.auditing.plans.judged import Level, above_curve
-from gradus.auditing.plans.panel import blind_answers, roll_out_panel
+from gradus.auditing.plans.panel import plan_subject, roll_out_panel
 from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, Shape, answer_space
 from gradus.auditing.plans.search import Distribution
 from gradus.core import AuditHints, Language, Observation
@@ -100,7 +100,7 @@ def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():
     """It said the first word of every place, or the second of every place, and so on."""
     words = Language(grammar=(("1", "2"), ("go", "stay")))
     bare = replace(SPEC, audit=AuditHints(), teacher=None, policies={}, language=words)
-    episodes = roll_out_panel(bare, GULLIBLE, blind_answers(bare, seed=0), episodes=20, seed=0).episodes["random"]
+    episodes = roll_out_panel(plan_subject(bare, GULLIBLE, seed=0), episodes=20).episodes["random"]
     said = {turn.action for episode in episodes for turn in episode.turns}
     assert said == {"1 go", "1 stay", "2 go", "2 stay"}
 

@@ -23,14 +23,13 @@ from gradus.auditing.plans.exploit import (
 )
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks, not_graded
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.plans.offered import offered_answers
 from gradus.auditing.plans.panel import (
     Progress,
-    blind_answers,
     main_tasks,
+    plan_subject,
     roll_out_panel,
 )
-from gradus.auditing.plans.plan import Draw
+from gradus.auditing.plans.plan import PlanSubject
 from gradus.auditing.records import (
     AuditCheck,
     GradedCompletion,
@@ -112,24 +111,18 @@ def run_text_audit(
     settings: AuditSettings = AuditSettings(),
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer."""
-    seed = settings.seed
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None
     checks, n = audit_text(subject, settings)
-    tasks = check_tasks(
-        spec,
-        blind_answers(spec, seed=seed),
-        seed=seed,
-        elsewhere=settings.elsewhere,
-    )
+    tasks = check_tasks(plan_subject(spec, grader, seed=settings.seed), elsewhere=settings.elsewhere)
     return AuditResult(
         environment=spec.name,
         grader=grader.name,
         true_reward_name="share of right answers",
         condition=next(iter(spec.conditions)),
         episodes=n,
-        seed=seed,
+        seed=settings.seed,
         checks=[*checks, tasks],
         unasked=unasked_in(checks),
         place=place_of(subject.functions),
@@ -143,22 +136,20 @@ def run_audit(
 ) -> AuditResult:
     """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
     audited = grader if isinstance(grader, Grader) else spec.grader(grader)
-    seed = settings.seed
     episodes = settings.episodes or (_AGENT_EPISODES if spec.foreign else _EPISODES)
-    offered = offered_answers(spec, seed=seed)
-    draw = blind_answers(spec, offered, seed=seed)
+    subject = plan_subject(spec, audited, seed=settings.seed)
     # What an agent's episode takes is known after the panel, and bounds its search.
     started = time.monotonic()
-    panel = roll_out_panel(spec, audited, draw, episodes=episodes, seed=seed, progress=settings.progress)
+    panel = roll_out_panel(subject, episodes=episodes, progress=settings.progress)
     if spec.foreign and settings.budget is None:
         rolled_out = sum(map(len, panel.episodes.values()))
         seconds = (time.monotonic() - started) / max(1, rolled_out)
         settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / seconds)))
-    hygiene = check_hygiene(spec, audited, panel, draw, seed=seed, elsewhere=settings.elsewhere)
+    hygiene = check_hygiene(subject, panel, elsewhere=settings.elsewhere)
     points = [_point(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
     hack = None
     if panel.is_graded:
-        checks, hack, search = _checked(spec, audited, panel, offered, draw, settings)
+        checks, hack, search = _checked(subject, panel, settings)
         for plan, finals in zip(search.finalists, search.episodes, strict=True):
             points.append(_point(f"search: {plan.describe()}", "search", finals))
     else:
@@ -171,7 +162,7 @@ def run_audit(
         true_reward_name=spec.true_reward_name,
         condition=panel.condition,
         episodes=panel.tasks,
-        seed=seed,
+        seed=settings.seed,
         checks=[*checks, hygiene],
         points=points,
         hack=hack,
@@ -187,30 +178,21 @@ def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
 
 
 def _checked(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    panel: PanelEpisodes,
-    offered: Sequence[str],
-    draw: Draw,
-    settings: AuditSettings,
+    subject: PlanSubject, panel: PanelEpisodes, settings: AuditSettings
 ) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
     search = search_plans(
-        spec,
-        grader,
+        subject,
         panel,
-        main_tasks(spec, panel.tasks),
-        draw,
+        main_tasks(subject.spec, panel.tasks),
         budget=_BUDGET if settings.budget is None else settings.budget,
-        seed=settings.seed,
-        offered=offered,
         progress=settings.progress,
     )
     searched, hack = check_search(search)
     checks = [
         check_separation(panel),
         check_exploits(panel),
-        check_alignment(panel, spec.true_reward_name),
+        check_alignment(panel, subject.spec.true_reward_name),
         searched,
         check_one_plan(search, panel),
     ]

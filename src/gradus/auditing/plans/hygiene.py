@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradus.auditing.leaks import places_of_text, telling_place, walk
-from gradus.auditing.plans.plan import Draw
+from gradus.auditing.plans.plan import PlanSubject
 from gradus.auditing.records import AuditCheck, PanelEpisodes, shortened
 from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
 from gradus.core.values import plain
@@ -29,21 +29,14 @@ _CONTENT = 200  # questions, as many as a second makes
 _SHARED = 0.1  # of the test questions; a small endless source repeats some by chance
 
 
-def check_hygiene(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    panel: PanelEpisodes,
-    draw: Draw,
-    *,
-    seed: int,
-    elsewhere: Elsewhere | None = None,
-) -> AuditCheck:
+def check_hygiene(subject: PlanSubject, panel: PanelEpisodes, *, elsewhere: Elsewhere | None = None) -> AuditCheck:
     """All small tests at once; every problem is a sentence, and none is allowed."""
+    spec = subject.spec
     tasks = spec.tasks(panel.condition)
     problems = {
-        "determinism": _not_deterministic(spec, tasks[:_TASKS], draw, seed, elsewhere),
-        "hidden state": _leaks(spec, tasks[:_LEAK_TASKS], draw, seed, keys=spec.audit.hidden),
-        "range": _out_of_range(grader, panel),
+        "determinism": _not_deterministic(subject, tasks[:_TASKS], elsewhere),
+        "hidden state": _leaks(subject, tasks[:_LEAK_TASKS], keys=spec.audit.hidden),
+        "range": _out_of_range(subject.grader, panel),
         "grading": _ungraded(panel) if panel.is_graded else [],
         "seeds": _shared_seeds(spec),
     }
@@ -68,19 +61,14 @@ def not_graded(panel: PanelEpisodes) -> AuditCheck:
     return replace(check, status="open", evidence=f"{why}: {check.evidence}")
 
 
-def check_tasks(
-    spec: EnvironmentSpec,
-    draw: Draw,
-    *,
-    seed: int,
-    elsewhere: Elsewhere | None = None,
-) -> AuditCheck:
+def check_tasks(subject: PlanSubject, *, elsewhere: Elsewhere | None = None) -> AuditCheck:
     """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
+    spec = subject.spec
     tasks = spec.tasks(next(iter(spec.conditions)))
     keys = [key for key in spec.audit.hidden if key == "answer"]
     problems = {
-        "determinism": _not_deterministic(spec, tasks[:_TASKS], draw, seed, elsewhere),
-        "hidden state": _leaks(spec, tasks[:_LEAK_TASKS], draw, seed, keys=keys, texts=False),
+        "determinism": _not_deterministic(subject, tasks[:_TASKS], elsewhere),
+        "hidden state": _leaks(subject, tasks[:_LEAK_TASKS], keys=keys, texts=False),
         "seeds": _shared_seeds(spec),
         "content": _shared_content(spec, tasks[:_CONTENT]),
     }
@@ -100,9 +88,7 @@ def _check(name: str, problems: Mapping[str, Sequence[str]], sound: str) -> Audi
     return check
 
 
-def _course(
-    spec: EnvironmentSpec, environment: Any, task: Task, draw: Draw, seed: int
-) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
+def _course(subject: PlanSubject, environment: Any, task: Task) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
     """Observations and public states of one episode with random answers keyed by the task.
 
     An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
@@ -110,10 +96,10 @@ def _course(
     try:
         observation: Observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
         yield observation, dict(environment.state)
-        for turn in range(spec.max_turns):
+        for turn in range(subject.spec.max_turns):
             if _is_over(observation):
                 return
-            observation = environment.step(draw(child_seed(seed, "hygiene", task.seed, turn) % 2**31))
+            observation = environment.step(subject.draw(child_seed(subject.seed, "hygiene", task.seed, turn) % 2**31))
             yield observation, dict(environment.state)
     except (Exception, SystemExit) as error:
         text = f"{_RAISED}{type(error).__name__}: {error}"
@@ -125,27 +111,21 @@ def _is_over(observation: Observation) -> bool:
     return observation.terminated or observation.truncated
 
 
-def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
+def digests(subject: PlanSubject, tasks: Sequence[Task]) -> list[list[str]]:
     """One digest for each observation of every task, in environments of their own, to compare with another process."""
     # Digests, for another process sends them through a pipe.
     rows: list[list[str]] = []
     for task in tasks:
-        with closing(blocking(spec.make())) as environment:
-            rows.append([_digest(observation) for observation, _ in _course(spec, environment, task, draw, seed)])
+        with closing(blocking(subject.spec.make())) as environment:
+            rows.append([_digest(observation) for observation, _ in _course(subject, environment, task)])
     return rows
 
 
-def _not_deterministic(
-    spec: EnvironmentSpec,
-    tasks: Sequence[Task],
-    draw: Draw,
-    seed: int,
-    elsewhere: Elsewhere | None,
-) -> list[str]:
+def _not_deterministic(subject: PlanSubject, tasks: Sequence[Task], elsewhere: Elsewhere | None) -> list[str]:
     """Each task in a fresh environment, after other tasks beside another environment, and in another process."""
     # State that is left from another task, or that environments share, shows only if they are rolled out otherwise.
-    first = digests(spec, tasks, draw, seed)
-    again = _rolled_out_again(spec, tasks, draw, seed)
+    first = digests(subject, tasks)
+    again = _rolled_out_again(subject, tasks)
     problems: list[str] = []
     for task, observations in zip(tasks, again, strict=True):
         text = observations[-1].text
@@ -156,12 +136,14 @@ def _not_deterministic(
     if elsewhere is None or problems:
         return problems
     how = "rolled out in a process with another PYTHONHASHSEED"
-    differences = (_differing(how, tasks, first, observed) for observed in elsewhere(tasks, seed))
-    return next(filter(None, differences), [])
+    for observed in elsewhere(tasks, subject.seed):
+        problems = problems or _differing(how, tasks, first, observed)
+    return problems
 
 
-def _rolled_out_again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[Observation]]:
+def _rolled_out_again(subject: PlanSubject, tasks: Sequence[Task]) -> list[list[Observation]]:
     """The observations of each task in one environment, from the last task to the first, while another one goes on beside it."""
+    spec = subject.spec
     again: list[list[Observation]] = []
     state = random.getstate()
     with (
@@ -172,8 +154,8 @@ def _rolled_out_again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, 
             observations: list[Observation] = []
             beside: Iterator[Any] = iter(())
             if spec.max_sessions != 1:
-                beside = _course(spec, other, tasks[0], draw, seed)
-            for observation, _ in _course(spec, used, task, draw, seed):
+                beside = _course(subject, other, tasks[0])
+            for observation, _ in _course(subject, used, task):
                 observations.append(observation)
                 random.random()  # an environment may not see what others draw, or do
                 next(beside, None)
@@ -211,10 +193,8 @@ def _digest(observation: Observation) -> str:
 
 
 def _leaks(
-    spec: EnvironmentSpec,
+    subject: PlanSubject,
     tasks: Sequence[Task],
-    draw: Draw,
-    seed: int,
     *,
     keys: Sequence[str],
     texts: bool = True,
@@ -228,9 +208,9 @@ def _leaks(
     named: list[str] = []
     # Each task in an environment of its own: what one shows of the task before it is no leak of its own task.
     for task in tasks if keys else ():
-        with closing(blocking(spec.make())) as environment:
+        with closing(blocking(subject.spec.make())) as environment:
             places: dict[str, Any] = {}
-            for turn, (observation, state) in enumerate(_course(spec, environment, task, draw, seed)):
+            for turn, (observation, state) in enumerate(_course(subject, environment, task)):
                 # Behind the end nothing is hidden any more. What is over at the start was shown all the same.
                 if turn and _is_over(observation):
                     continue

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.plan import Draw, NoisyPolicy, RandomAnswers
+from gradus.auditing.plans.plan import Draw, NoisyPolicy, PlanSubject, RandomAnswers
 from gradus.auditing.records import (
     LEAST_EFFECT,
     components_of,
@@ -25,9 +25,7 @@ from gradus.auditing.records import (
     true_rewards_of,
 )
 from gradus.core import (
-    EnvironmentSpec,
     Episode,
-    Grader,
     Policy,
     Task,
     child_seed,
@@ -142,20 +140,12 @@ def _optional(values: Values) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-def honest_curves(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    teacher: Policy,
-    tasks: Sequence[Task],
-    draw: Draw,
-    *,
-    seed: int,
-) -> list[list[Level]]:
+def honest_curves(subject: PlanSubject, teacher: Policy, tasks: Sequence[Task]) -> list[list[Level]]:
     """Roll out the teacher with more and more blind answers, down to blind answers alone."""
-    errors: list[tuple[Draw, tuple[float, ...]]] = [(draw, _NOISE)]
+    errors: list[tuple[Draw, tuple[float, ...]]] = [(subject.draw, _NOISE)]
     # A teacher may also err with one answer always: a reward for it would else look unearned.
     for number in range(_CONSTANTS):
-        answer = draw(child_seed(0, "audit", "constant", number) % 2**31)
+        answer = subject.draw(child_seed(0, "audit", "constant", number) % 2**31)
         errors.append((_always(answer), _FEW_NOISE))
     curves: list[list[Level]] = []
     for error, noises in errors:
@@ -163,7 +153,8 @@ def honest_curves(
         policies.append(RandomAnswers(error))
         levels: list[Level] = []
         for policy in policies:
-            rolled_out = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader)
+            key = ("audit", "honest")
+            rolled_out = roll_out(subject.spec, policy, tasks, seed=subject.seed, key=key, grader=subject.grader)
             level = level_of(rolled_out.episodes)
             if level.is_known:
                 levels.append(level)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
+from gradus.auditing.plans.offered import offered_answers
 from gradus.auditing.plans.plan import (
     Draw,
+    PlanSubject,
     RandomAnswers,
     TurnPolicy,
     answer_space,
@@ -29,7 +31,13 @@ from gradus.stats import mean_interval
 Progress = Callable[[str, float, int], None]  # is given what is done, how much of it, and of how much
 
 
-def blind_answers(spec: EnvironmentSpec, offered: Sequence[str] = (), *, seed: int) -> Draw:
+def plan_subject(spec: EnvironmentSpec, grader: Grader, *, seed: int) -> PlanSubject:
+    """The subject with the answers that its texts offer."""
+    offered = offered_answers(spec, seed=seed)
+    return PlanSubject(spec=spec, grader=grader, seed=seed, draw=_blind_answers(spec, offered, seed), offered=offered)
+
+
+def _blind_answers(spec: EnvironmentSpec, offered: Sequence[str], seed: int) -> Draw:
     """Seed -> an answer drawn without looking: the environment's own draw, one of those that its texts offer, or one from the answer space."""
     if spec.audit.random_answers is not None:
         return spec.audit.random_answers
@@ -56,33 +64,26 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
     return tasks[:episodes]
 
 
-def roll_out_panel(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    draw: Draw,
-    *,
-    episodes: int,
-    seed: int,
-    progress: Progress | None = None,
-) -> PanelEpisodes:
+def roll_out_panel(subject: PlanSubject, *, episodes: int, progress: Progress | None = None) -> PanelEpisodes:
     """Roll out the declared panel, or what can be had for nothing, on the same tasks, and grade it.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
+    spec = subject.spec
     tasks = main_tasks(spec, episodes)
     roles = spec.audit.panel
     if roles is None:
         roles = Panel(ladder=("random", spec.teacher) if spec.teacher else ("random",))
-        cast = _cast_for_nothing(spec, draw, seed)
+        cast = _cast_for_nothing(subject)
     else:
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = partial(progress, name) if progress else None
-        ungraded = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        ungraded = roll_out(spec, policy, tasks, seed=subject.seed, key=("audit", "panel"), progress=tell).episodes
         # A policy may call itself otherwise than the panel does.
         episodes_of_policy = [replace(episode, policy=name) for episode in ungraded]
-        rolled_out[name] = grade_episodes(spec, episodes_of_policy, grader)
+        rolled_out[name] = grade_episodes(spec, episodes_of_policy, subject.grader)
     return PanelEpisodes(condition=tasks[0].condition, episodes=rolled_out, **vars(roles))
 
 
@@ -96,19 +97,20 @@ def best_reflex(panel: PanelEpisodes) -> str:
     return max(panel.reflexes, key=liking)
 
 
-def policy_of(spec: EnvironmentSpec, name: str, draw: Draw) -> Policy:
+def policy_of(subject: PlanSubject, name: str) -> Policy:
     """A policy of the environment; random answers need not be declared."""
-    if name == "random" and name not in spec.policies:
-        return RandomAnswers(draw)
-    return spec.policy(name)
+    if name == "random" and name not in subject.spec.policies:
+        return RandomAnswers(subject.draw)
+    return subject.spec.policy(name)
 
 
-def _cast_for_nothing(spec: EnvironmentSpec, draw: Draw, seed: int) -> Mapping[str, Policy]:
+def _cast_for_nothing(subject: PlanSubject) -> Mapping[str, Policy]:
     """Policies for an environment that declares no panel; the constant and the cycle are drawn blindly."""
-    first, second = (draw(child_seed(seed, "audit", "cycle", i) % 2**31) for i in range(2))
-    cast = {"random": policy_of(spec, "random", draw)}
-    if spec.teacher is not None:
-        cast[spec.teacher] = spec.policy(spec.teacher)
+    first, second = (subject.draw(child_seed(subject.seed, "audit", "cycle", i) % 2**31) for i in range(2))
+    cast = {"random": policy_of(subject, "random")}
+    teacher = subject.spec.teacher
+    if teacher is not None:
+        cast[teacher] = subject.spec.policy(teacher)
     cast["constant"] = TurnPolicy(lambda start, turn, observation, text: first, name="constant")
     cast["cycle"] = TurnPolicy(lambda start, turn, observation, text: second if turn % 2 else first, name="cycle")
     return cast

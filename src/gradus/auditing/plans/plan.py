@@ -18,6 +18,7 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     EpisodeStart,
+    Grader,
     Observation,
     Policy,
     Request,
@@ -28,6 +29,19 @@ from gradus.core import (
 
 Table = npt.NDArray[np.intp]
 Draw = Callable[[int], str]  # seed -> an answer drawn without looking
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSubject:
+    """An environment under audit by policies. All that is drawn for it is keyed by ``seed``."""
+
+    spec: EnvironmentSpec
+    grader: Grader
+    seed: int
+    draw: Draw
+    offered: Sequence[str] = ()  # answers that the environment's texts offer, if it declares none
+
+
 COPY = "\x00"  # stands for an answer that copies what was shown
 _POOL = 24
 _DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole

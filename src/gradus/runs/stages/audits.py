@@ -17,8 +17,7 @@ from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
 from gradus.auditing.exports import junit, sarif
 from gradus.auditing.plans.hygiene import digests
-from gradus.auditing.plans.offered import offered_answers
-from gradus.auditing.plans.panel import blind_answers
+from gradus.auditing.plans.panel import plan_subject
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
 from gradus.core.values import Json, JsonDict
@@ -105,7 +104,5 @@ def roll_out_here(arguments: Json) -> None:
     """Rolls out in this process, which :func:`replay_elsewhere` started."""
     spec = environments.load(arguments["environment"])
     tasks = [Task(environment=spec.name, **row) for row in arguments["tasks"]]
-    seed = arguments["seed"]
-    draw = blind_answers(spec, offered_answers(spec, seed=seed), seed=seed)
-    observed = digests(spec, tasks, draw, seed)
+    observed = digests(plan_subject(spec, spec.grader(None), seed=arguments["seed"]), tasks)
     Path(arguments["out"]).write_text(json.dumps(observed), encoding="utf-8")
