@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -64,6 +63,7 @@ from gradus.auditing.text.tasks import (
     TASKS,
     Functions,
     TextSubject,
+    codes_of,
     subject_of,
 )
 from gradus.core import EnvironmentSpec, Episode, Grader
@@ -263,15 +263,12 @@ _PAYING: Sequence[Callable[[Ground], AuditCheck]] = (
 
 def place_of(functions: Functions) -> tuple[str, int]:
     """File and line of the first function that is written in Python, relative to the working folder if it lies there."""
-    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
-    # Functions that are built in have no source.
-    code = next((code for code in codes if code is not None), None)
-    if code is None:
-        return "", 0
-    path = Path(code.co_filename)
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return str(path), code.co_firstlineno
+    for code in codes_of(functions):
+        path = Path(code.co_filename)
+        if path.is_absolute() and path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        return str(path), code.co_firstlineno
+    return "", 0
 
 
 def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:

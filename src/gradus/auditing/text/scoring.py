@@ -5,7 +5,6 @@ What the process says is JSON, and its fields are checked: an answer that the gr
 
 from __future__ import annotations
 
-import inspect
 import math
 import signal
 from collections import ChainMap
@@ -27,7 +26,7 @@ from pydantic import (
 )
 
 from gradus.auditing.records import shortened
-from gradus.auditing.text.tasks import CALLS_SECONDS, Answers, Functions, NoReward, TextSubject
+from gradus.auditing.text.tasks import CALLS_SECONDS, Answers, Functions, NoReward, TextSubject, codes_of
 from gradus.core import Reward
 from gradus.core.foreign import raised_at
 from gradus.core.money import BROKE
@@ -134,8 +133,7 @@ class GraderProcess:
 def _folders_of(functions: Functions) -> list[str]:
     """The folders of the files that functions are written in."""
     # A grader may read a file that lies beside it.
-    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
-    files = {Path(code.co_filename) for code in codes if code is not None}
+    files = {Path(code.co_filename) for code in codes_of(functions)}
     return sorted(str(file.resolve().parent) for file in files if file.is_file())
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 from gradus.core import (
@@ -71,6 +73,12 @@ class TextTask:
 Judge = Callable[[TextTask, str], "float | None"]
 Answers = Sequence[tuple[TextTask, str]]
 Functions = Sequence[Callable[..., Any]]
+
+
+def codes_of(functions: Functions) -> list[CodeType]:
+    """The code of each function that is written in Python; what is built in has none."""
+    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions)
+    return [code for code in codes if code is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
