@@ -55,7 +55,7 @@ def learn(name: str, steps: int, seed: int) -> dict[str, Any]:
     client = SAYINGS.get(name, Sayings())
     sayings = [each.removeprefix(client.opening) for each in (client.look, *client.colors, *client.others)]
     spec = replace(spec, language=Language(vocabulary=lambda: vocabulary, grammar=[sayings]))
-    sampling = SamplingConfig(max_new_tokens=40, grammar=True)
+    sampling = SamplingConfig(max_new_tokens=100, grammar=True)  # the longest saying, letter by letter
     config = GrpoConfig(
         groups=4, group_size=4, max_steps=steps, lr=3e-3, sampling=sampling, validation_every=0, checkpoint_every=steps,
         seed=seed, store_every=0,

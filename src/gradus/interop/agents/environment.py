@@ -132,6 +132,7 @@ class RunningAgent:
 
         agent: Any = self._agent
         with openai.OpenAI(**self._client, http_client=openai.DefaultHttpxClient(**_PLAIN)) as client:
+            _send_as_it_is(client.chat.completions)
             return agent(self._task, client)
 
     def _run_command(self) -> Any:
@@ -199,11 +200,11 @@ def _send_as_it_is(completions: Any) -> None:
     create = completions.create
 
     @wraps(create)
-    async def direct(*, messages: Any, tools: Any = None, extra_body: Any = None, **more: Any) -> Any:
+    def direct(*, messages: Any, tools: Any = None, extra_body: Any = None, **more: Any) -> Any:
         body: JsonDict = {"messages": list(messages)}
         if tools:
             body["tools"] = list(tools)
-        return await create(messages=[], extra_body={**body, **(extra_body or {})}, **more)
+        return create(messages=[], extra_body={**body, **(extra_body or {})}, **more)
 
     completions.create = direct
 
