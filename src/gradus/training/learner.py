@@ -81,7 +81,7 @@ class StepLearner(ABC):
         renderer = self.words.renderer
         samples = credit_groups(groups, self.config, renderer, weights=self.grader.weights)
         self.laws.step = self.steps + 1
-        check_samples(self.laws, groups, samples, self.config, renderer, self._stop_ids(), self.grader.weights)
+        check_samples(self.laws, groups, samples, self.config, renderer, self.grader.weights)
         if self._teacher is None:
             return samples
         heard = HeardTeacher(self._teacher)
@@ -120,10 +120,6 @@ class StepLearner(ABC):
     @abstractmethod
     def save(self, folder: str | Path) -> Path:
         """Writes the model as the sampler has it, which every command takes; returns the folder."""
-
-    def _stop_ids(self) -> frozenset[int] | None:
-        """The ids that end an answer; None if those of the sampler may be others."""
-        return None
 
     @abstractmethod
     def _update(self, samples: Samples, config: GrpoConfig, lr: float) -> UpdateResult:
@@ -190,9 +186,6 @@ class Learner(StepLearner):
             "sampled": sampling_policy(model, spec, config, name="sampled"),
             "greedy": sampling_policy(model, spec, config, name="greedy", greedy=True),
         }
-
-    def _stop_ids(self) -> frozenset[int] | None:
-        return frozenset(self.words.renderer.stop_ids) if self.config.sampler == "local" else None
 
     def _update(self, samples: Samples, config: GrpoConfig, lr: float) -> UpdateResult:
         still, watch = self._still, None

@@ -23,21 +23,17 @@ def check_samples(
     samples: Samples,
     config: GrpoConfig,
     renderer: Renderer,
-    stop_ids: frozenset[int] | None,
     weights: Mapping[str, float],
 ) -> None:
     """Holds the samples of a step to its stored episodes and rewards, which ``weights`` weigh. Raises LawBroken."""
     if laws.due:
         every = max(1, sum(len(group.episodes) for group in groups) // _LOOKED_AT)
-        laws.check("tokens", tokens_again, groups, samples, stop_ids, every)
+        laws.check("tokens", tokens_again, groups, samples, every)
         laws.check("credit", advantages_again, groups, samples, config, renderer, every, weights)
 
 
-def tokens_again(groups: Groups, samples: Samples, stop_ids: frozenset[int] | None, every: int) -> Pairs:
-    """The trained tokens of answers, and what stands before them. ``stop_ids``: one of them ends each answer that no limit cut.
-
-    ``every``: one in so many episodes is looked at.
-    """
+def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:
+    """The trained tokens of answers, and what stands before them; one in so many (``every``) episodes is looked at."""
     members = group_members(groups)
     place = "the episodes that are trained, of those that are graded: one that earned 0 is not missing"
     yield Pair(len({sample.episode for sample in samples}), len(members), place)
@@ -61,9 +57,6 @@ def tokens_again(groups: Groups, samples: Samples, stop_ids: frozenset[int] | No
                 continue
             for offset, (token, logprob) in enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True)):
                 sampled[index, offset, token, logprob] += 1
-            if stop_ids is not None and turn.asked is None:
-                where = f"{place}, turn {index}: a stop token ends the answer, as none does that a limit cut"
-                yield holds(tokens.action_ids[-1] in stop_ids, where, not turn.cut)
         actual = trained.get(number, Counter[Token]())
         yield Pair(actual.total(), sampled.total(), f"{place}: trained tokens")
         where = f"{place}: trained tokens that are those of the sampler, by turn, position, id and log-prob"
