@@ -146,10 +146,8 @@ class Inbox:
     async def next(self) -> PendingCall | Ended:
         """The next call whose client still waits, or the end."""
         while True:
-            while self._sort(None if self._events.empty() else self._events.get_nowait()):
-                pass
             # A client that left has no use for an answer, and sampling it would cost a turn.
-            self._calls = [call for call in self._calls if not call.answer.cancelled()]
+            self._calls = [call for call in self.waiting if not call.answer.cancelled()]
             if self._calls:
                 # Calls that wait together are answered in an order that their content decides, not their arrival.
                 self._calls.sort(key=attrgetter("content"))
@@ -166,18 +164,17 @@ class Inbox:
     @property
     def waiting(self) -> Sequence[PendingCall]:
         """Calls that came and were not answered yet."""
-        while self._sort(None if self._events.empty() else self._events.get_nowait()):
-            pass
+        while not self._events.empty():
+            self._sort(self._events.get_nowait())
         return self._calls
 
-    def _sort(self, event: PendingCall | Ended | None) -> bool:
-        """Put an event where it belongs; say whether there was one."""
+    def _sort(self, event: PendingCall | Ended) -> None:
+        """Put an event where it belongs."""
         if isinstance(event, Ended):
             self._end = event
-        elif event is not None:
+        else:
             self._calls.append(event)
             self._waiting -= 1
-        return event is not None
 
     def close(self, why: ApiError) -> None:
         """Refuse all that waits and all that comes."""
