@@ -79,13 +79,12 @@ class RunningAgent:
     """
 
     def __init__(self, agent: Agent, task: Json, endpoint: Endpoint, inbox: Inbox) -> None:
-        base_url = endpoint.open(inbox)
         self._agent = agent
         self._task = dict(task)
-        self._base_url = base_url
         self._inbox = inbox
         self._app = endpoint.app
-        self._client: Any = {"api_key": inbox.key, "base_url": base_url, "max_retries": 0, "timeout": None}
+        address = endpoint.open(inbox)
+        self._client: Any = {"api_key": inbox.key, "base_url": address, "max_retries": 0, "timeout": None}
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
         # An instance with a coroutine __call__ is a coroutine agent too.
@@ -137,14 +136,12 @@ class RunningAgent:
 
     def _run_command(self) -> Any:
         assert isinstance(self._agent, AgentCommand)
-        url = self._base_url
-        key = self._inbox.key
         self._process = subprocess.Popen(
             shlex.split(self._agent.line),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **_environment_of(url, key)},
+            env={**os.environ, **_environment_of(self._client["base_url"], self._client["api_key"])},
             start_new_session=True,
         )
         task = json.dumps(self._task, default=str).encode()
