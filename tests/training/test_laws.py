@@ -20,7 +20,7 @@ from short_runs import Stopped, grpo_config, lines, stop_after, train
 
 import gradus
 from gradus.algorithms import LOSSES, Algorithm, LossResult
-from gradus.core import ConfigError, Episode, Observation, StopReason
+from gradus.core import ConfigError, Episode, Observation, Reward, StopReason
 from gradus.interop.suites import games
 from gradus.interop.suites.games import ClassEnvironment
 from gradus.policies.local import conversation, policy, sampling
@@ -420,6 +420,22 @@ def test_all_laws_are_measured_in_one_run(lamps_model: Path, tmp_path: Path) -> 
     worst = largest_shares(tmp_path / "run")
     assert set(worst) == set(LAWS)
     assert max(worst.values()) < 0.5, worst
+
+
+def test_a_grader_that_fails_on_some_answers_breaks_no_law(lamps_model: Path, tmp_path: Path) -> None:
+    """A reward that raised on one answer of a group ended the run in a TypeError of the law that grades again."""
+    right = lamps().graders["sum"]
+
+    def fails_on_red(episodes: Sequence[Episode]) -> list[Reward]:
+        rewards = right.compute(episodes)
+        return [
+            replace(reward, value=None, error="no rule for red") if "red" in episode.turns[0].action else reward
+            for reward, episode in zip(rewards, episodes, strict=True)
+        ]
+
+    train(lamps_model, tmp_path / "run", grpo_config(max_steps=1), grader=replace(right, compute=fails_on_red))
+    assert max(record["worst"].get("grading", 0.0) for record in lines(tmp_path / "run", "laws")) == 0
+    assert any(step["ungraded"] for step in lines(tmp_path / "run"))
 
 
 def test_muon_in_bfloat16_is_no_fault() -> None:

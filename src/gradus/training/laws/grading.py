@@ -179,7 +179,7 @@ def graded_again(spec: EnvironmentSpec, groups: Groups, grader: Grader) -> Pairs
             place = f"the reward of {member_of(episode)} (and of its turns)"
             first = _numbers(episode.reward)
             yield Pair(len(first), len(second), f"{place}, how many numbers there are")
-            rounding = 1e-9 * max(1.0, *map(abs, first))
+            rounding = 1e-9 * max([1.0, *map(abs, first)])
             # With a 0 in front there is something to compare if both have no reward.
             yield worst_of(np.array([0.0, *first]), np.array([0.0, *second]), place, rounding)
         for episode in () if spec.asks else episodes[:_TRUTHS]:
