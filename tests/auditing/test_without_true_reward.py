@@ -311,3 +311,26 @@ def test_one_plan_that_earns_the_best_reward_and_no_true_reward_fails() -> None:
     result = run_audit(spec, None, AuditSettings(episodes=20, budget=2000))
     check = next(check for check in result.checks if check.subject == "one plan")
     assert (check.status, check.measured["free"], check.measured["true reward"]) == ("fail", 1.0, 0.0)
+
+
+class _EndedTowers:
+    """The second move that is refused ends the game, and nothing is shown behind the end."""
+
+    def reset(self, seed):
+        self.refused = 0
+        return "Move a disk, as in '[A C]'. A: 3 2 1, B:, C:"
+
+    def step(self, action):
+        move = re.fullmatch(r"\[([ABC]) ([ABC])\]", action)
+        if move and move[1] != move[2]:
+            return f"Moved to {move[2]}.", 0.0, False
+        self.refused += 1
+        text = "The same tower." if move else "That is no move."
+        return ("" if self.refused == 2 else text), 0.0, self.refused == 2
+
+
+def test_what_ends_an_episode_as_nonsense_does_is_not_understood():
+    """Numbers stood among the moves of a puzzle, so that pairs of moves were too many to be tried."""
+    offered = offered_answers(class_spec(_EndedTowers), seed=0)
+    assert "[A B]" in offered
+    assert not [answer for answer in offered if re.search(r"\d", answer)]

@@ -50,7 +50,8 @@ def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
         return []
     # An environment may call an answer valid and reply that it did not understand.
     episodes = _begun_with(spec, [[text] for text in _NONSENSE], [], seed)
-    refusals = {_reply(episode, 0) for episode in episodes}
+    # Nonsense may also end an episode, with another text than its first refusal.
+    refusals = {reply for episode in episodes for turn in episode.turns for reply in _replies(episode, turn.index)}
     answers: list[str] = []
     understood: list[str] = []
     for _ in range(_ROUNDS):
@@ -67,7 +68,7 @@ def offered_answers(spec: EnvironmentSpec, *, seed: int) -> list[str]:
         taken: set[str] = set()
         for episode in episodes:
             for turn in episode.turns:
-                if turn.valid and _reply(episode, turn.index) not in refusals:
+                if turn.valid and not refusals & _replies(episode, turn.index):
                     taken.add(turn.action)
         understood = [text for text in answers if text in taken]
     # Another answer of their form may be understood in another state.
@@ -103,13 +104,13 @@ def _begun_with(
     return roll_out(spec, TurnPolicy(answer, name="offered"), tasks, seed=seed, key=("audit", "offered")).episodes
 
 
-def _reply(episode: Episode, turn: int) -> str:
-    """Returns what was shown after a turn, without the answer's own words."""
+def _replies(episode: Episode, turn: int) -> set[str]:
+    """Returns what was shown after a turn, as it stands and without the answer's own words."""
     text = episode.final.text if episode.final else ""
     if turn + 1 < len(episode.turns):
         text = episode.turns[turn + 1].observation
     answer = episode.turns[turn].action
-    return text.replace(answer, "") if answer else text  # replacing nothing would do so between all letters
+    return {text, text.replace(answer, "") if answer else text}  # replacing nothing would do so between all letters
 
 
 def answers_in(episodes: Iterable[Episode]) -> list[str]:
