@@ -105,12 +105,13 @@ def _begun_with(
 
 
 def _replies(episode: Episode, turn: int) -> set[str]:
-    """Returns what was shown after a turn, as it stands and without the answer's own words."""
+    """Returns what was shown after a turn: as it stands, without the answer that it repeats first, and without any of its words."""
     text = episode.final.text if episode.final else ""
     if turn + 1 < len(episode.turns):
         text = episode.turns[turn + 1].observation
     answer = episode.turns[turn].action
-    return {text, text.replace(answer, "") if answer else text}  # replacing nothing would do so between all letters
+    # Replacing nothing would do so between all letters.
+    return {text, text.replace(answer, "", 1), text.replace(answer, "")} if answer else {text}
 
 
 def answers_in(episodes: Iterable[Episode]) -> list[str]:
