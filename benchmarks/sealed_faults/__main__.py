@@ -1,6 +1,6 @@
 """Faults of one wrong line each, put into a copy of the library: which of them a short run names, notices, or says nothing of.
 
-`faults_third.toml` and `faults_fourth.toml` were written from the training code alone and are not changed; what names a fault (`place`) is frozen with it. The first two sets are in the history. Each fault runs its
+`faults_third.toml`, `faults_fourth.toml` and `faults_fifth.toml` were written from the training code alone and are not changed; what names a fault (`place`) is frozen with it. The first two sets are in the history. Each fault runs its
 recipes (`recipes.py`) with the copy. A finding counts if a sound run of the same recipe has no finding of that rule. *named*: one leads to the place;
 *noticed*: there is one; *silent*: there is none; *excluded*: all weights (or files, for faults of storing) are those of the sound run; *gone*: the library no
 longer has its line.
