@@ -137,7 +137,7 @@ def turns_again(config: LessonConfig, *key: int) -> int | None:
 
 def held_out_tasks(training: Episodes, validation: Episodes, share: float) -> Pairs:
     """So many tasks are held out, and none of them is trained on."""
-    taught, judging = ({task_id(episode) for episode in episodes} for episodes in (training, validation))
+    taught, judging = set(map(task_id, training)), set(map(task_id, validation))
     yield Pair(len(taught & judging), 0, "tasks that are trained on and held out for validation")
     number = round(share * len(taught | judging))
     yield Pair(len(judging), number, "the tasks that are held out for validation, by validation_share")

@@ -89,7 +89,8 @@ def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Pai
         raise NotMeasured("adapters (LoRA) that are not on quantized weights")
     targets = config.lora.targets
     if not isinstance(targets, str):
-        odd = [name for name in named if not f".{name}".endswith(tuple(f".{target}" for target in targets))]
+        ends = tuple(f".{target}" for target in targets)
+        odd = [name for name in named if not f".{name}".endswith(ends)]
         yield Pair(
             len(odd), 0, f"layers that wear adapters (LoRA), which lora.targets do not name ({', '.join(odd[:2])})"
         )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -159,7 +160,7 @@ class UpdateLaws(StepLaws):
         last_epoch = self._figures[sum(epochs[:-1]) :]
         if not last_epoch:
             return
-        again = {name: fmean(update[name] for update in last_epoch) for name in last_epoch[0]}
+        again = {name: fmean(map(itemgetter(name), last_epoch)) for name in last_epoch[0]}
         again["ratio_max"] = max(update["ratio_max"] for update in last_epoch)
         again["trained_tokens"] = sum(update["trained_tokens"] for update in last_epoch)
         again["grad_norm"] = max(self._norms)
