@@ -26,6 +26,7 @@ from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, close, holds
+from gradus.training.run import checkpoints
 from gradus.training.run.checkpoints import LocalState, TrainingState
 
 _EPISODES = 4  # of a file, that are compared field by field
@@ -59,9 +60,9 @@ def is_looked_at(step: int, every: int) -> bool:
 
 
 def kept_again(folder: Path, step: int, every: int) -> Pairs:
-    """The newest checkpoint and the one before it are kept."""
-    kept = len(list(folder.glob("step-*")))
-    yield Pair(kept, 2 if step > every else min(kept, 2), "the checkpoints that are kept")
+    """The newest checkpoint and the one before it are kept, and no more than there should be."""
+    kept, least = len(list(folder.glob("step-*"))), 2 if step > every else 1
+    yield Pair(kept, min(max(kept, least), checkpoints.KEPT), "the checkpoints that are kept")
 
 
 def same_fields(memory: Json, stored: Json, place: str) -> Pair:
