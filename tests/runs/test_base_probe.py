@@ -204,6 +204,15 @@ def test_a_base_without_a_signal_learns_reference_answers_first(folder: Path, tm
         fitted_job(job, tmp_path / "b", time="30m", fixed=("teach.enabled",), anyway=False, tell=lines.append)
 
 
+def test_a_warm_start_keeps_what_a_person_set(folder: Path, tmp_path: Path) -> None:
+    """`--set sft.epochs=2` was answered with 20."""
+    typed = {"sft.epochs": 2, "teach.episodes": 16}
+    job = short_job(folder).with_settings(typed)
+    fitted = fitted_job(job, tmp_path, time="30m", fixed=tuple(typed), anyway=False, tell=lambda line: None)
+    assert fitted.recipe.teach.enabled
+    assert (fitted.recipe.sft.epochs, fitted.recipe.teach.episodes) == (2, 16)
+
+
 @pytest.mark.parametrize(
     ("reward", "short", "fixed", "needs"),
     [

@@ -15,6 +15,7 @@ from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.runs.forecast.checks import require_names
+from gradus.runs.forecast.look import warm_start_settings
 from gradus.runs.forecast.prompts import PromptTrial, TriedPrompt
 from gradus.runs.stages.context import RunContext, run_policies
 from gradus.stats import mean_interval
@@ -72,6 +73,17 @@ def test_reasoning_keeps_its_room(rows: Rows, rewards: list[Any], model: Path) -
     assert job.environment.data_set is not None
     assert TAGS in job.environment.data_set.system_prompt
     assert job.recipe.grpo.sampling.max_new_tokens == 256
+
+
+def test_grpo_begins_with_rows_that_sft_has_not_seen(model: Path) -> None:
+    """GRPO began with the rows that SFT had just learned, whose answers earn all the same."""
+    many = [{"question": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(1200)]
+    settings = warm_start_settings(make_job(many, model=model))
+    assert settings["grpo.first_task"] == settings["teach.episodes"] == 512
+    labels = [{"text": f"message {n}", "label": LABELS[n % 3]["label"]} for n in range(1200)]
+    recipe = make_job(labels, model=model).recipe
+    assert recipe.grpo.first_task == recipe.teach.episodes == 512
+    assert warm_start_settings(make_job(SUMS, model=model))["grpo.first_task"] == 0  # all rows are taught
 
 
 def test_what_a_person_sets_stays(model: Path) -> None:

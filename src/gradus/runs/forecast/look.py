@@ -18,11 +18,11 @@ from gradus.runs.forecast.prompts import PromptTrial, try_prompts
 from gradus.runs.forecast.time import TimePlan, plan_time, seconds_of, teaches_rows
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest, StageInputs
+from gradus.runs.recipe.starter import taught_rows
 from gradus.runs.sources import reward_sources
 from gradus.training.distributed.processes import world
 
 ON_A_CPU = "1h"  # for a published model, unless a time is given
-_TAUGHT_ROWS = 512
 _TRIED_ANSWERS = 8
 # Of the reference answers' reward: a base below it learns faster from them than from its own few right answers.
 _FAR = 0.5
@@ -73,11 +73,11 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     probe = probe_base(job, loaded, load_seconds)
     warm_start, problem = "", None
     if needs_warm_start(job, probe, fixed, short=trial is not None):
-        settings = warm_start_settings(job)
-        count = settings["teach.episodes"]
-        warm_start = f"the base earns far less than the reference answers, so SFT on {count} of them comes first"
+        settings = {name: value for name, value in warm_start_settings(job).items() if name not in fixed}
         changes |= settings
         job = job.with_settings(settings)
+        count = job.recipe.teach.episodes
+        warm_start = f"the base earns far less than the reference answers, so SFT on {count} of them comes first"
     elif probe.silent and not job.recipe.teach.enabled:
         why, remedy = way_out(probe, job.environment, job.recipe.grpo)
         problem = f"the base has nothing to learn from here: {why}", remedy
@@ -121,9 +121,11 @@ def warm_start_settings(job: Job) -> JsonDict:
     """Returns the settings of a warm start on reference answers; the model after it is in the tables too."""
     rows = job.environment.data_set
     assert isinstance(rows, TableTasks)
+    taught, first_task = taught_rows(rows.size("train"))
     return {
         "teach.enabled": True,
-        "teach.episodes": min(_TAUGHT_ROWS, rows.size("train")),
+        "teach.episodes": taught,
+        "grpo.first_task": first_task,
         "sft.batch_size": 16,
         # The epochs are the most: it ends when the loss on held-out answers has not fallen for three of them.
         "sft.epochs": 20,

@@ -128,7 +128,7 @@ def _for_language_model(spec: EnvironmentSpec) -> JsonDict:
     labels = _labels({gold_answer(item.answer) for item in rows}, len(rows))
     if labels:
         table = _settings("labels")
-        table["teach"]["episodes"] = min(_TAUGHT_ROWS, len(rows))
+        table["teach"]["episodes"], table["grpo"]["first_task"] = taught_rows(len(rows))
         table["model"]["system_prompt"] = table["model"]["system_prompt"].format(labels=", ".join(labels))
     else:
         table |= _settings("short")
@@ -136,6 +136,12 @@ def _for_language_model(spec: EnvironmentSpec) -> JsonDict:
     limit = _longest_answer(rows) // 2 + 2
     table["grpo"]["sampling"] = {"max_new_tokens": _rounded(limit)}
     return table
+
+
+def taught_rows(number: int) -> tuple[int, int]:
+    """How many of a file's training rows SFT learns, and the first row of GRPO: one that SFT has not settled, if there is any."""
+    taught = min(_TAUGHT_ROWS, number)
+    return taught, taught if taught < number else 0
 
 
 def _labels(answers: Collection[str], rows: int) -> list[str]:
