@@ -125,6 +125,7 @@ class LocalLessonModel:
 
     def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
         """Loss and accuracy on what is held out; ``laws`` look at some samples."""
+        figures = self._measure(self._held_out)
         if laws is not None and self.local_model is not None and self._plain is not None:
             some = [beginning(self.loaded, sample) for sample in samples[:_MEASURED]]
             part = self._measure(self._cut(some, self.budget.tokens))
@@ -132,8 +133,8 @@ class LocalLessonModel:
             laws.check("loss", held_out_again, part.loss, part.accuracy, self.loaded, self._plain, some, rounding)
             tokens = sum(map(len, samples)) // 4
             cut = self._measure(self._cut(samples, max(tokens, *map(len, samples))))
-            laws.check("loss", same_loss, self._measure(self._held_out).loss, cut.loss, rounding)
-        return self._measure(self._held_out)
+            laws.check("loss", same_loss, figures.loss, cut.loss, rounding)
+        return figures
 
     @torch.no_grad()
     def _measure(self, batches: Sequence[MicroBatch]) -> HeldOutFigures:

@@ -333,7 +333,9 @@ class UpdateLaws(StepLaws):
         bonus_shares = torch.cat([_bonus(self.samples[index]) for index in sorted(self._passes)])
         terms = terms - bonus * bonus_shares * entropies / n_tokens
         place = f"update {self._updates + 1}: the loss"
-        yield Pair(loss, float(terms.sum()), place, 1e-4 * float(terms.abs().sum()))
+        # A policy beside its reference has a divergence of nothing but the rounding of log-probs.
+        noise = 1e-7 * config.kl_coef * float(weighed.share.sum())
+        yield Pair(loss, float(terms.sum()), place, 1e-4 * float(terms.abs().sum()) + noise)
 
     def _shares(self, formula: Formula, deal: Sequence[int]) -> dict[int, float]:
         """Index of a sample -> one over what the loss divides its tokens by, from all samples that an update is dealt."""
