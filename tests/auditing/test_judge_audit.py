@@ -68,7 +68,7 @@ def test_a_steady_judge_agrees_with_itself_and_the_audit_says_what_it_cost(serve
 def test_missing_scores_are_named(server: Any, tmp_path: Path) -> None:
     server.silent = True
     # Time enough on a busy machine: of few answers it is not known how many scores are missing.
-    document, checks = audit(server, tmp_path, recheck=1.0, seconds=8, rubric="Right answers.", range=[0.0, 1.0])
+    document, checks = audit(server, tmp_path, recheck=1.0, seconds=12, rubric="Right answers.", range=[0.0, 1.0])
     assert (document["verdict"], checks["judge"]["status"]) == ("fail", "fail"), checks["judge"]
     assert all(error["reward"] is None for error in checks["judge"]["measured"]["errors"])
     assert "I would rather not say" in checks["judge"]["evidence"]

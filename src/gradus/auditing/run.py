@@ -276,7 +276,6 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
     paying: list[AuditCheck] = []
     run: list[AuditCheck] = []
     if ground.is_usable:
-        ask_hostile(ground)
         if are_programs(ground.tasks) and (ground.scorer.confined or settings.unsafe):
             run = [programs(ground)]
         for check_of in _PAYING:
@@ -287,6 +286,8 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
                     settings.found(note)
         paying += run
     first = sanity(ground, [note for check in paying for note in check.notes])
+    if ground.is_usable:
+        ask_hostile(ground)
     # Of a grader that raises on every answer nothing else can be said.
     if ground.errors and not ground.bases and not ground.scored:
         return [grading(ground), leaks(ground)]

@@ -39,10 +39,10 @@ def run_with(folder: Path, change: tuple[float, float, float], teacher: float, *
     ("change", "teacher", "named"),
     [
         ((0.1, 0.05, 0.15), 0.7, []),
-        ((0.0, -0.02, 0.02), 0.6, ["no gain"]),
+        ((0.0, -0.02, 0.02), 0.6, ["no gain by GRPO"]),
         ((-0.1, -0.15, -0.05), 0.5, ["worse in the evaluation"]),
         ((0.1, 0.05, 0.15), 0.9, ["far below its teacher"]),
-        ((0.0, -0.02, 0.02), 0.8, ["no gain", "far below its teacher"]),
+        ((0.0, -0.02, 0.02), 0.8, ["no gain by GRPO", "far below its teacher"]),
     ],
 )
 def test_an_evaluation_is_diagnosed(tmp_path: Path, change: Any, teacher: float, named: list[str]) -> None:

@@ -248,7 +248,7 @@ def test_a_broken_law_stops_and_names_its_place():
 # These have their tests in test_monitor.py and test_evaluation_rules.py.
 OF_THE_MONITOR = (
     *("worse on held-out tasks", "one short answer"),
-    *("worse in the evaluation", "no gain", "far below its teacher"),
+    *("worse in the evaluation", "no gain by GRPO", "far below its teacher"),
 )
 
 

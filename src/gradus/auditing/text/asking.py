@@ -123,17 +123,20 @@ CALLS = 55  # that a task costs, about
 DECLARED = "as declared"
 _FORM_TASKS = 6
 _LEAST_TASKS = 12
-# Which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's.
+_PATIENCE = 0.02  # of the time
+_LONGER = 20  # times as long as the usual call: then it is the answer's length that costs
+# Which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's. Hostile answers come last:
+# a parser may take seconds for each of a few of them.
 _UNTIL = {
     "gold": 0.25,
-    "hostile answers": 0.4,
-    "files and processes": 0.5,
-    "blind answers": 0.6,
-    "reflexes": 0.7,
-    "the source": 0.8,
-    "wrong answers": 0.85,
-    "right answers": 0.95,
-    "sanity": 1.0,
+    "files and processes": 0.4,
+    "blind answers": 0.55,
+    "reflexes": 0.65,
+    "the source": 0.75,
+    "wrong answers": 0.8,
+    "right answers": 0.9,
+    "sanity": 0.95,
+    "hostile answers": 1.0,
 }
 
 
@@ -156,6 +159,7 @@ class Ground:
     hung: list[Probe] = field(default_factory=list[Probe])  # it was cut off
     skipped: Counter[str] = field(default_factory=Counter[str])  # answers of each check that were not asked
     scored: int = 0  # answers that got a reward
+    longest: float = inf  # characters of the shortest answer that took too long to ask such answers often
     probes: Probes = field(default_factory=dict[str, list[Probe]])  # all of them, by the check that asked
 
     @cached_property
@@ -199,17 +203,32 @@ class Ground:
         operators: Mapping[str, Operator],
         tasks: Sequence[TextTask],
     ) -> Probes:
-        """Every operator on every task, task by task, so that each has had its turn if the time is over."""
-        rows: list[Row] = []
+        """Every operator on every task, task by task, so that each has had its turn if the time is over.
+
+        An operator on whose answers the grader takes long is asked on fewer tasks. Short answers come first: a parser of formulas takes
+        seconds for a thousand words, and then none as long are asked.
+        """
+        probes: Probes = {name: [] for name in operators}
+        patience = dict.fromkeys(operators, self._patience)
         for task in tasks:
+            rows: list[Row] = []
             for name, make in operators.items():
-                answer = make(self.golds[task.key], self.rng(name, task))
+                answer = make(self.golds[task.key], self.rng(name, task)) if patience[name] > 0 else None
                 if answer is not None:
                     rows.append((name, task, answer))
-        probes: Probes = {name: [] for name in operators}
-        for probe in self.ask(check, rows):
-            probes[probe.operator].append(probe)
+            # A grader that asks a server is asked at once.
+            parts = [rows] if self.subject.remote else [[row] for row in sorted(rows, key=_length)]
+            for part in parts:
+                short = [row for row in part if _length(row) < self.longest]
+                for probe in self.ask(check, short):
+                    probes[probe.operator].append(probe)
+                    patience[probe.operator] -= probe.seconds
         return probes
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that the answers of one operator may take until it is asked on no further task."""
+        return _PATIENCE * self.scorer.limit
 
     def write(self, check: str, row: Row, score: AnswerScore) -> Probe:
         """The probe of a score, which is logged if the grader failed."""
@@ -222,7 +241,11 @@ class Ground:
             right=states(answer, task.answer),
             error=score.error,
             skipped=score.skipped,
+            seconds=score.seconds,
         )
+        usual = self.scorer.spent / max(1, self.scorer.calls)
+        if score.seconds > max(self._patience, _LONGER * usual):
+            self.longest = min(self.longest, len(answer))
         self.probes.setdefault(check, []).append(probe)
         self.skipped[check] += score.skipped
         self.scored += score.value is not None
@@ -248,6 +271,10 @@ class Ground:
     def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
         """The rate of an operator on this ground."""
         return rate(operator, probes, self.bases, self.span, guess=self.guess)
+
+
+def _length(row: Row) -> int:
+    return len(row[2])
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:

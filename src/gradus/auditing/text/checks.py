@@ -223,6 +223,8 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         problems.append(f"the grader hangs on {quoted(ground.hung[0].answer, _QUOTED)}; it was cut off")
     where = "in a sandbox" if ground.scorer.confined else "not tried whether answers are executed: no sandbox for it"
     evidence = "; ".join(problems) or f"no answer makes the grader hang or run code ({where})"
+    if ground.longest < inf:
+        evidence += f"; it takes long for an answer of {ground.longest:,} characters, so few as long were asked"
     if ground.executed and ground.scorer.confined:
         evidence += f"; answers run as code ({run}), so all were asked in a sandbox: no network, no files but Python's, no secrets"
     return AuditCheck(

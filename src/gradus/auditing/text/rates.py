@@ -42,6 +42,7 @@ class Probe:
     right: bool = False
     error: str | None = None
     skipped: bool = False
+    seconds: float = 0.0  # of the call
 
     @property
     def reward(self) -> float:

@@ -132,7 +132,7 @@ RULES: tuple[Rule, ...] = (
         check=engine_rules.old_weights,
     ),
     Rule(
-        name="no gain",
+        name="no gain by GRPO",
         summary="the evaluation does not tell the trained student from the one before GRPO",
         remedy="Look at the share of zero-variance groups first: easier or harder tasks, or larger groups. Then a higher learning rate or more steps. "
         "More tasks (eval.episodes) make the interval narrower.",
