@@ -16,13 +16,14 @@ from gradus.core.documents import MANIFEST
 from gradus.rewards import choose_rewards
 from gradus.runs.forecast.base_probe import load_base, way_out
 from gradus.runs.forecast.checks import check_job
-from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base, needs_warm_start
+from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base, needs_warm_start, warm_start_settings
 from gradus.runs.forecast.prompts import prompts_of, try_prompts
 from gradus.runs.forecast.subject import Circumstances
 from gradus.runs.forecast.time import TimePlan, plan_time, seconds_of
 from gradus.runs.job import Job, resolve
 from gradus.runs.manifest import Manifest
 from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.record import Recipe
 from gradus.stats import mean_interval
 
 REWARDS = """def nothing(completions, **columns):
@@ -211,6 +212,24 @@ def test_a_warm_start_keeps_what_a_person_set(folder: Path, tmp_path: Path) -> N
     fitted = fitted_job(job, tmp_path, time="30m", fixed=tuple(typed), anyway=False, tell=lambda line: None)
     assert fitted.recipe.teach.enabled
     assert (fitted.recipe.sft.epochs, fitted.recipe.teach.episodes) == (2, 16)
+
+
+def test_a_warm_start_takes_more_rows_before_it_repeats_them(folder: Path, tmp_path: Path) -> None:
+    """Seventeen passes over 512 of 1,600 rows learned these by heart, and nothing of the others."""
+    rows = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2500)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = load_recipe(f"jsonl:{tmp_path / 'rows.jsonl'}", model=str(folder / "model"))
+    job = resolve(recipe)
+    job = job.with_settings(warm_start_settings(job))
+    probe = replace(look_at_base(short_job(folder), time=None, fixed=()).probe, sft_step=4.0)
+
+    def plan(seconds: float, *fixed: str) -> Recipe:
+        return plan_time(job, probe, probe_seconds=5.0, limit=seconds, fixed=fixed).recipe
+
+    short, long, typed = plan(900.0), plan(7200.0), plan(7200.0, "teach.episodes")
+    assert (short.teach.episodes, typed.teach.episodes) == (512, 512)
+    assert 512 < long.teach.episodes == long.grpo.first_task < job.environment.data_set.size("train") - 200
+    assert 4 <= long.sft.epochs < typed.sft.epochs
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
         settings = {name: value for name, value in warm_start_settings(job).items() if name not in fixed}
         changes |= settings
         job = job.with_settings(settings)
-        count = job.recipe.teach.episodes
-        warm_start = f"the base earns far less than the reference answers, so SFT on {count} of them comes first"
+        warm_start = "the base earns far less than the reference answers, so SFT on {count} of them comes first"
     elif probe.silent and not job.recipe.teach.enabled:
         why, remedy = way_out(probe, job.environment, job.recipe.grpo)
         problem = f"the base has nothing to learn from here: {why}", remedy
@@ -89,7 +88,7 @@ def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: i
     return BaseLook(
         trial=trial,
         probe=probe,
-        warm_start=warm_start,
+        warm_start=warm_start.format(count=plan.recipe.teach.episodes),
         plan=plan,
         changes={**changes, **plan.changes},
         problem=problem or plan.problem,

@@ -23,6 +23,9 @@ _ENOUGH, _LEAST, _MOST = 40, 10, 200  # steps: worth fewer groups, worth a run, 
 _OFTEN = 5  # steps between validations, at least
 _JUDGED = 0.25  # of the time, at most, for the evaluation
 _TAUGHT = 0.6  # of the time, at most, for SFT; what it leaves is GRPO's
+_PASSES = 4  # of SFT over its rows, before it takes more rows
+_MORE_ROWS = 128  # at once
+_EXPLORED = 256  # rows, at least, that are GRPO's alone
 _TEXT_AUDIT = 5.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
 _AUDIT_POLICIES = 5  # of the panel of an environment
 _CHECKED = 5.0  # what loading a model and comparing its sampler with a plain forward take, as a multiple of loading it
@@ -106,7 +109,7 @@ def plan_time(
     if limit is not None:
         fitted.shorten_answers()
         fitted.shorten_evaluation(_JUDGED * limit)
-        fitted.shorten_sft(limit)
+        fitted.fit_sft(limit)
         fitted.choose_steps(limit, timed=timed and depends_on_no_length(job.recipe))
     return TimePlan(
         recipe=fitted.job.recipe,
@@ -168,8 +171,11 @@ class _Fitting:
         fewer = int(limit / planned * episodes) // 10 * 10
         self.set_to("eval.episodes", max(min(LEAST_UNITS, seeds), fewer))
 
-    def shorten_sft(self, limit: float) -> None:
-        """Takes fewer passes of a warm start on rows: a share of the time, and no more than the shortest GRPO leaves."""
+    def fit_sft(self, limit: float) -> None:
+        """Fits rows and passes of a warm start on rows to a share of the time, and to what the shortest GRPO leaves.
+
+        More rows come before more passes over the same ones, which a model learns by heart.
+        """
         if not teaches_rows(self.job):
             return
         recipe = self.job.recipe
@@ -177,8 +183,21 @@ class _Fitting:
         others = {"probe": self.probe_seconds, **stage_seconds(self.job, self.probe, 0), "sft": 0.0}
         most = limit - sum(others.values()) - _LEAST * self.probe.step_seconds(shortest_step)
         most = min(_TAUGHT * limit, most)
+
+        def fits(taught: int, epochs: int) -> bool:
+            return epochs <= recipe.sft.epochs and _sft_seconds(recipe, self.probe, taught, epochs) <= most
+
+        taught = recipe.teach.episodes
+        if not self.is_fixed("teach.episodes"):
+            rows = self.job.environment.data_set
+            assert rows is not None
+            while taught + _MORE_ROWS <= rows.size("train") - _EXPLORED and fits(taught + _MORE_ROWS, _PASSES):
+                taught += _MORE_ROWS
+        if taught > recipe.teach.episodes:
+            self.set_to("teach.episodes", taught)
+            self.set_to("grpo.first_task", taught)
         epochs = 1  # even if it does not fit: the plan then says that the time is too short
-        while epochs < recipe.sft.epochs and _sft_seconds(recipe, self.probe, epochs=epochs + 1) <= most:
+        while fits(taught, epochs + 1):
             epochs += 1
         self.set_to("sft.epochs", epochs)
 
@@ -221,7 +240,7 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     seconds = {"model": _CHECKED * probe.load, "audit": _audit_seconds(job, probe)}
     if recipe.teach.enabled:
         seconds["teach"] = recipe.teach.episodes * probe.grading
-        seconds["sft"] = _sft_seconds(recipe, probe, epochs=recipe.sft.epochs)
+        seconds["sft"] = _sft_seconds(recipe, probe, recipe.teach.episodes, recipe.sft.epochs)
     # The model that GRPO begins with is validated too.
     validations = 1 + steps / grpo.validation_every if grpo.validation_every else 0.0
     trained = steps * probe.step_seconds(grpo)
@@ -245,10 +264,10 @@ def _audit_seconds(job: Job, probe: BaseProbe) -> float:
     return (section.episodes * _AUDIT_POLICIES + section.budget) * probe.grading
 
 
-def _sft_seconds(recipe: Recipe, probe: BaseProbe, *, epochs: int) -> float:
+def _sft_seconds(recipe: Recipe, probe: BaseProbe, taught: int, epochs: int) -> float:
     config = recipe.sft
-    taught = recipe.teach.episodes * (1 - config.validation_share)
-    steps = epochs * math.ceil(taught / config.batch_size)
+    trained = taught * (1 - config.validation_share)
+    steps = epochs * math.ceil(trained / config.batch_size)
     steps = min(steps, config.max_steps or steps)
     step = probe.sft_step or config.batch_size * probe.train + probe.update
     # The validation after each epoch, with the weights that it stores, takes about as long as a step.
