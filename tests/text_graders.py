@@ -81,7 +81,7 @@ def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
 class Paying:
     """A scorer that asks a grader in this process and keeps what it was asked."""
 
-    limit, hangs, confined, spent = 20.0, 0, False, 0.0
+    limit, hangs, confined, spent, left = 20.0, 0, False, 0.0, 20.0
 
     def __init__(self, pays: Judge) -> None:
         self.pays, self.rows = pays, []

@@ -230,6 +230,13 @@ def test_what_the_form_earns_does_not_hang_on_the_form_that_the_tasks_declare(sh
         assert check_of("blind answers", _by_layout(share), tasks).status == status, (before, after)
 
 
+def test_a_grader_that_is_slow_on_other_answers_than_gold_is_asked_of_fewer_tasks():
+    """Sound graders of formulas had no verdict: what gold takes said that there was time for all."""
+    found = audited(lambda task, answer: sound(task, answer) or time.sleep(0.006) or 0.0, limit=7.0)
+    assert verdict_of(list(found.values())) == "pass"
+    assert re.search(r"asked on \d+ tasks in 7 s", found["blind answers"].evidence)
+
+
 def test_a_grader_that_takes_long_for_long_answers_has_a_verdict():
     """Three quarters of the answers to formulas in boxes stayed unasked: a parser took seconds for a thousand words, on task after task."""
     found = audited(lambda task, answer: time.sleep(0.7 if len(answer) > 300 else 0) or sound(task, answer), limit=6.0)

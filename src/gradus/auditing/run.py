@@ -307,7 +307,10 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
 
 
 def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:
-    """A check that passes on less than all of its answers is not settled."""
+    """A check that passes on less than all of its answers is not settled; one that had time for few tasks says so."""
+    if check.subject in ground.shortened:
+        why = f"asked on {ground.shortened[check.subject]} tasks in {ground.scorer.limit:.0f} s (--seconds gives more)"
+        check = replace(check, evidence=f"{check.evidence}; {why}")
     # A failure needs no further answers.
     skipped = ground.skipped[check.subject]
     if not skipped or check.status not in ("pass", "note"):

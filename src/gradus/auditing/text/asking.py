@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -123,6 +123,8 @@ CALLS = 55  # that a task costs, about
 DECLARED = "as declared"
 _FORM_TASKS = 6
 _LEAST_TASKS = 12
+_FEWEST = 4  # tasks on which an operator is asked, however slow the grader
+_MOST = 0.7  # of the time of a check, for the first of its steps
 _PATIENCE = 0.02  # of the time
 _LONGER = 20  # times as long as the usual call: then it is the answer's length that costs
 # Which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's. Hostile answers come last:
@@ -158,6 +160,7 @@ class Ground:
     errors: list[Probe] = field(default_factory=list[Probe])  # the grader raised
     hung: list[Probe] = field(default_factory=list[Probe])  # it was cut off
     skipped: Counter[str] = field(default_factory=Counter[str])  # answers of each check that were not asked
+    shortened: dict[str, int] = field(default_factory=dict[str, int])  # check -> the tasks that there was time for
     scored: int = 0  # answers that got a reward
     longest: float = inf  # characters of the shortest answer that took too long to ask such answers often
     probes: Probes = field(default_factory=dict[str, list[Probe]])  # all of them, by the check that asked
@@ -210,7 +213,7 @@ class Ground:
         """
         probes: Probes = {name: [] for name in operators}
         patience = dict.fromkeys(operators, self._patience)
-        for task in tasks:
+        for task in self.in_time(check, tasks):
             rows: list[Row] = []
             for name, make in operators.items():
                 answer = make(self.golds[task.key], self.rng(name, task)) if patience[name] > 0 else None
@@ -224,6 +227,17 @@ class Ground:
                     probes[probe.operator].append(probe)
                     patience[probe.operator] -= probe.seconds
         return probes
+
+    def in_time(self, check: str, tasks: Sequence[TextTask]) -> Iterator[TextTask]:
+        """The tasks, at least four of them; the rest are left out once a check has used most of its time."""
+        started = self.scorer.spent
+        most = started + _MOST * self.scorer.left
+        for number, task in enumerate(tasks):
+            # What wrong answers earn must be known of each task on which others are held against it.
+            if number >= _FEWEST and self.scorer.spent > most and check != "gold":
+                self.shortened[check] = number
+                return
+            yield task
 
     @property
     def _patience(self) -> float:

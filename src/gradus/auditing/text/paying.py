@@ -285,7 +285,7 @@ def _ask_wrong(
 
     Of several answers the one that earns least counts, for all must be accepted; none counts if one has no reward.
     """
-    for task in tasks:
+    for task in ground.in_time("wrong answers", tasks):
         for name in names if task.key in ground.bases else ():
             wrong = WRONG[name]
             answers: dict[str, None] = {}

@@ -220,6 +220,11 @@ class Scorer:
         """From now on answers are asked until this share of the limit is spent."""
         self._share = share
 
+    @property
+    def left(self) -> float:
+        """Seconds until no more is asked."""
+        return self._share * self.limit - self.spent
+
     def score(self, rows: Answers) -> list[AnswerScore]:
         """The score of every answer, in order; what was asked before is not asked again."""
         by_key = {(task.key, answer): (task, answer) for task, answer in rows}
@@ -306,7 +311,7 @@ class Scorer:
         """Scores of answers that are not asked for now, none if they may be; ``stopped`` says why."""
         if self.hangs >= _HANGS:
             self.stopped = f"{self.hangs} calls hung"
-        elif self.spent >= self._share * self.limit:
+        elif self.left <= 0:
             self.stopped = f"the calls took more than their share of {self.limit:.0f} s (--seconds gives more)"
         else:
             return []
