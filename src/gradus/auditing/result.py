@@ -252,7 +252,7 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
         parts.append(Text(f"this completion alone earns {result.exploit.reward:.3g}: {completion}"))
     figure = next((check for check in result.checks if check.subject == "figure"), None)
     if figure is not None and figure.status != "fail":
-        parts.append(Text(f"as a share of what gold earns: {figure.evidence}"))
+        parts.append(Text(f"as a share of {figure.measured['of']}: {figure.evidence}"))
     if result.unasked:
         parts.append(Text(result.unasked))
     if result.hack is not None:

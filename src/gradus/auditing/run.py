@@ -66,6 +66,7 @@ from gradus.auditing.text.tasks import (
     codes_of,
     subject_of,
 )
+from gradus.auditing.text.without_gold import NO_RANGE, any_text, keeps_to_range, prepare_without_gold
 from gradus.core import EnvironmentSpec, Episode, Grader
 from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
@@ -110,7 +111,7 @@ def run_text_audit(
     grader: Grader,
     settings: AuditSettings = AuditSettings(),
 ) -> AuditResult | None:
-    """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer."""
+    """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn, or no row knows a gold answer."""
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None
@@ -225,8 +226,12 @@ def audit_text(
         tell=_teller(subject, settings.progress) if settings.progress else None,
     )
     try:
-        ground = prepare(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
-        checks = _text_checks(ground, settings)
+        if any(task.gold for task in subject.tasks):
+            ground = prepare(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
+            checks = _text_checks(ground, settings)
+        else:
+            ground = prepare_without_gold(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
+            checks = _checks_without_gold(ground, settings)
     finally:
         scorer.close()
     return [_as_far_as_asked(check, ground) for check in checks], len(ground.tasks)
@@ -281,9 +286,7 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
         for check_of in _PAYING:
             check = check_of(ground)
             paying.append(check)
-            for note in check.notes:
-                if settings.found and note.kind == "exploit":
-                    settings.found(note)
+            _tell_exploits(check, settings)
         paying += run
     first = sanity(ground, [note for check in paying for note in check.notes])
     if ground.is_usable:
@@ -304,6 +307,34 @@ def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
         hostile(ground, programs=bool(run)),
         leaks(ground),
     ]
+
+
+def _checks_without_gold(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
+    """What can be said where nobody knows a right answer: whether something earns without the task."""
+    paying: list[AuditCheck] = []
+    checks = [programs] if ground.executed else []
+    checks += [partial(without_task, name="blind answers"), partial(without_task, name="reflexes")]
+    for check_of in checks if ground.is_usable else ():
+        check = check_of(ground)
+        if not keeps_to_range(ground):
+            check = replace(check, status="open", evidence=f"{NO_RANGE}; {check.evidence}", notes=[])
+        paying.append(check)
+        _tell_exploits(check, settings)
+    if ground.is_usable:
+        ask_hostile(ground)
+    return [
+        figure(ground),
+        any_text(ground),
+        *paying,
+        grading(ground),
+        hostile(ground, programs=bool(ground.executed)),
+    ]
+
+
+def _tell_exploits(check: AuditCheck, settings: AuditSettings) -> None:
+    for note in check.notes:
+        if settings.found and note.kind == "exploit":
+            settings.found(note)
 
 
 def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:

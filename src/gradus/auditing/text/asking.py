@@ -122,7 +122,7 @@ def _cut(gold: str, mark: str) -> tuple[str, str, str]:
 CALLS = 55  # that a task costs, about
 DECLARED = "as declared"
 _FORM_TASKS = 6
-_LEAST_TASKS = 12
+LEAST_TASKS = 12
 _FEWEST = 4  # tasks on which an operator is asked, however slow the grader
 _MOST = 0.7  # of the time of a check, for the first of its steps
 _PATIENCE = 0.02  # of the time
@@ -294,7 +294,7 @@ def _length(row: Row) -> int:
 def are_programs(tasks: Sequence[TextTask]) -> bool:
     """Returns True if the gold answers are Python programs: they define, import or print something."""
     others = Others(golds=[])
-    return bool(tasks) and all(Gold(task=task, others=others).is_program for task in tasks[:_LEAST_TASKS])
+    return bool(tasks) and all(Gold(task=task, others=others).is_program for task in tasks[:LEAST_TASKS])
 
 
 def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:
@@ -306,27 +306,26 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
     tasks = [task for task in subject.tasks if task.gold]  # of the others nothing can be held against an answer
     scorer.allow(_UNTIL["gold"])
     form, tasks = _in_best_form(tasks, scorer, subject)
-    share = effort(tasks, scorer)
+    share = slow_share(tasks[:LEAST_TASKS], scorer, len(tasks))
     ground = Ground(
         subject=subject,
         scorer=scorer,
-        tasks=tasks[: max(_LEAST_TASKS, int(len(tasks) * share))],
+        tasks=tasks[: max(LEAST_TASKS, int(len(tasks) * share))],
         others=Others(golds=[task.answer for task in tasks]),
         seed=seed,
         form=form,
         effort=share,
     )
     if scorer.confined or (unsafe and not subject.remote):
-        _ask_canaries(ground)
+        ask_canaries(ground)
     find_bases(ground)
     return ground
 
 
-def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
-    """The share of the tasks that there is time for, by what a call costs at the median of gold answers."""
-    scores = _ask_gold(tasks[:_LEAST_TASKS], scorer)
-    seconds = [score.seconds for score in scores if not score.skipped]
-    needed = median_high(seconds or [0.0]) * CALLS * len(tasks)
+def slow_share(tasks: Sequence[TextTask], scorer: Scorer, number: int) -> float:
+    """The share of a ``number`` of tasks that there is time for, by what a call costs at the median of some gold answers."""
+    seconds = [score.seconds for score in _ask_gold(tasks, scorer) if not score.skipped]
+    needed = median_high(seconds or [0.0]) * CALLS * number
     # In rough steps, so that noise changes nothing.
     if needed < scorer.limit:
         return 1.0
@@ -373,7 +372,7 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     return -inf
 
 
-def _ask_canaries(ground: Ground) -> None:
+def ask_canaries(ground: Ground) -> None:
     """Finds out by code that writes a file whether answers are executed."""
     scorer = ground.scorer
     tasks = ground.tasks[:2]

@@ -35,13 +35,15 @@ class Earned:
     def __str__(self) -> str:
         if self.share < 0.005:
             return "0.00"
-        example = f"{quoted(self.completion, _QUOTED)} for {quoted(self.gold, _QUOTED)}"
+        example = quoted(self.completion, _QUOTED)
+        if self.gold:
+            example += f" for {quoted(self.gold, _QUOTED)}"
         return f"{self.share:.2f} ({self.what} earns it: {example})"
 
 
 def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
     """States both shares. ``right_forms``: the check of right answers, for the share of their forms that is refused."""
-    measured: dict[str, Any] = {}
+    measured: dict[str, Any] = {"of": "what gold earns" if ground.others.golds else "the most"}
     sentences: list[str] = []
     for name, (checks, right_part) in _FIGURES.items():
         earned = best_of(ground, checks, right_part)

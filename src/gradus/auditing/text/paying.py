@@ -166,7 +166,8 @@ def unearned(
     winners = _winners(rates)
     best = max(winners or rates, key=_tells)
     gold = fmean(base.gold for base in ground.bases.values())
-    earned = f"{best.operator} earns {best.mean:.2f}; gold earns {gold:.2f}"
+    most = "gold earns" if ground.others.golds else "the most is"
+    earned = f"{best.operator} earns {best.mean:.2f}; {most} {gold:.2f}"
     check = AuditCheck(
         subject=name,
         status="pass",

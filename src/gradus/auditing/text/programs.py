@@ -196,8 +196,8 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> Prog
 
 def _ask_program(ground: Ground, name: str, text: str) -> list[Probe]:
     """The probes of one program, without those that there was no time for."""
-    rows = [(task, task.completion(program(ground.golds[task.key], text))) for task in ground.usable_tasks[:_TASKS]]
-    scores = ground.scorer.fresh(rows)
+    rows = [(task, program(ground.golds[task.key], text)) for task in ground.usable_tasks[:_TASKS]]
+    scores = ground.scorer.fresh([(task, task.completion(answer)) for task, answer in rows])
     probes: list[Probe] = []
     for (task, answer), score in zip(rows, scores, strict=True):
         ground.skipped[_CHECK] += score.skipped

@@ -101,19 +101,20 @@ class TextSubject:
 
 
 def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
-    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
+    """The text subject of rows, or of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
     if spec.max_turns != 1:
         return None
     maker = spec.make()
     environment = blocking(maker)
     rows = _questions(spec, environment, tasks=tasks)
-    if not any(text.gold for text in rows):
-        environment.close()
-        return None
     rewards = rewards_of(grader)
-    tasks_by_key = {text.key: task for text, task in rows.items()}
     # Reward functions over rows see question, completion and columns, never the environment's own judge.
     reads_rows = spec.data_set is not None and rewards is not None
+    # Where nobody knows a right answer, policies play, but for functions of rows, whose columns may say what is right.
+    if not any(text.gold for text in rows) and (grader.remote or not reads_rows):
+        environment.close()
+        return None
+    tasks_by_key = {text.key: task for text, task in rows.items()}
 
     def episode(text: TextTask, answer: str) -> Episode:
         return _answered(environment, tasks_by_key[text.key], answer, judged=not reads_rows)
