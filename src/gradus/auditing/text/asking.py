@@ -126,6 +126,7 @@ LEAST_TASKS = 12
 _FEWEST = 4  # tasks on which an operator is asked, however slow the grader
 _MOST = 0.7  # of the time of a check, for the first of its steps
 _PATIENCE = 0.02  # of the time
+_LONG = 200  # characters, of which a call may take long by itself
 _LONGER = 20  # times as long as the usual call: then it is the answer's length that costs
 # Which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's. Hostile answers come last:
 # a parser may take seconds for each of a few of them.
@@ -225,7 +226,8 @@ class Ground:
                 short = [row for row in part if _length(row) < self.longest]
                 for probe in self.ask(check, short):
                     probes[probe.operator].append(probe)
-                    patience[probe.operator] -= probe.seconds
+                    # No single call, which may have waited for something else, uses all of it.
+                    patience[probe.operator] -= min(probe.seconds, self._patience / 2)
         return probes
 
     def in_time(self, check: str, tasks: Sequence[TextTask]) -> Iterator[TextTask]:
@@ -258,7 +260,7 @@ class Ground:
             seconds=score.seconds,
         )
         usual = self.scorer.spent / max(1, self.scorer.calls)
-        if score.seconds > max(self._patience, _LONGER * usual):
+        if len(answer) > _LONG and score.seconds > max(self._patience, _LONGER * usual):
             self.longest = min(self.longest, len(answer))
         self.probes.setdefault(check, []).append(probe)
         self.skipped[check] += score.skipped
