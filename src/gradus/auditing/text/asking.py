@@ -308,7 +308,7 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
     tasks = [task for task in subject.tasks if task.gold]  # of the others nothing can be held against an answer
     scorer.allow(_UNTIL["gold"])
     form, tasks = _in_best_form(tasks, scorer, subject)
-    share = slow_share(tasks[:LEAST_TASKS], scorer, len(tasks))
+    share = effort(tasks, scorer)
     ground = Ground(
         subject=subject,
         scorer=scorer,
@@ -324,10 +324,10 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
     return ground
 
 
-def slow_share(tasks: Sequence[TextTask], scorer: Scorer, number: int) -> float:
-    """The share of a ``number`` of tasks that there is time for, by what a call costs at the median of some gold answers."""
-    seconds = [score.seconds for score in _ask_gold(tasks, scorer) if not score.skipped]
-    needed = median_high(seconds or [0.0]) * CALLS * number
+def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
+    """The share of the tasks that there is time for, by what a call costs at the median of gold answers."""
+    seconds = [score.seconds for score in _ask_gold(tasks[:LEAST_TASKS], scorer) if not score.skipped]
+    needed = median_high(seconds or [0.0]) * CALLS * len(tasks)
     # In rough steps, so that noise changes nothing.
     if needed < scorer.limit:
         return 1.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median_low
 
 from gradus.auditing.records import AuditCheck
-from gradus.auditing.text.asking import LEAST_TASKS, Ground, ask_canaries, slow_share
+from gradus.auditing.text.asking import LEAST_TASKS, Ground, ask_canaries, effort
 from gradus.auditing.text.blind import constant
 from gradus.auditing.text.gold import Others
 from gradus.auditing.text.rates import Base
@@ -31,7 +31,7 @@ def prepare_without_gold(subject: TextSubject, scorer: Scorer, *, seed: int, uns
         ground = _in_the_form_that_runs(ground)
     if ground.executed:
         scorer.limit = max(scorer.limit, PROGRAM_SECONDS)
-    share = slow_share(subject.tasks[:LEAST_TASKS], scorer, len(subject.tasks))
+    share = effort(subject.tasks, scorer)
     ground = replace(ground, effort=share, tasks=ground.tasks[: max(LEAST_TASKS, int(len(ground.tasks) * share))])
     _find_bases(ground)
     return ground

@@ -302,5 +302,8 @@ class EnvironmentSession:
         self._environment = None
         self._open = False
         if environment is not None:
-            self._places.leave()
-            environment.close()
+            # Its place is free once it is gone: what it holds may be what fills the machine.
+            try:
+                environment.close()
+            finally:
+                self._places.leave()
