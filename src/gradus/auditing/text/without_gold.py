@@ -12,7 +12,7 @@ from gradus.auditing.text.blind import constant
 from gradus.auditing.text.gold import Others
 from gradus.auditing.text.rates import Base
 from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.tasks import PROGRAM_SECONDS, TextSubject
+from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
 from gradus.sandbox.command import sandbox_works
 
 _FENCE = "```python\n", "\n```"
@@ -29,8 +29,8 @@ def prepare_without_gold(subject: TextSubject, scorer: Scorer, *, seed: int, uns
     ground.enter("gold")
     if scorer.confined or unsafe:
         ground = _in_the_form_that_runs(ground)
-    if ground.executed:
-        scorer.limit = max(scorer.limit, PROGRAM_SECONDS)
+    if ground.executed and scorer.limit == CALLS_SECONDS:  # nobody named another
+        scorer.limit = PROGRAM_SECONDS
     share = effort(subject.tasks, scorer)
     ground = replace(ground, effort=share, tasks=ground.tasks[: max(LEAST_TASKS, int(len(ground.tasks) * share))])
     _find_bases(ground)
