@@ -111,7 +111,7 @@ def run_text_audit(
     grader: Grader,
     settings: AuditSettings = AuditSettings(),
 ) -> AuditResult | None:
-    """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn, or no row knows a gold answer."""
+    """Audit the grader of one-turn tasks by probing it with answers; None where policies must play: see :func:`subject_of`."""
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None

@@ -101,7 +101,7 @@ class TextSubject:
 
 
 def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
-    """The text subject of rows, or of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
+    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers, or of a function of rows; None for any other."""
     if spec.max_turns != 1:
         return None
     maker = spec.make()
