@@ -13,6 +13,7 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import ConfigError
 from gradus.core.documents import MANIFEST
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import choose_rewards
 from gradus.runs.forecast.base_probe import load_base, way_out
 from gradus.runs.forecast.checks import check_job
@@ -100,6 +101,24 @@ def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatc
     assert probe.train == pytest.approx(3.2 / config.epochs / trained)
     assert probe.update == pytest.approx(0.5 / (config.epochs * config.minibatches))
     assert probe.rollout > 0
+
+
+def test_shorter_answers_save_their_own_tokens_and_not_the_prompts(folder: Path) -> None:
+    """An evaluation after SFT was planned as if the trained model rambled like the base: 130 s for 79."""
+    job = job_with(folder, "letters")
+    costs = {"rollout": 1.0, "prompted": 0.4, "train": 1.0, "update": 0.0, "prompt": 32.0}
+    probe = replace(look_at_base(job, time=None, fixed=()).probe, lengths=[[16]] * 4, **costs)
+    config = job.recipe.grpo.model_copy(update={"sampling": SamplingConfig(max_new_tokens=16), "group_size": 8})
+    half = config.model_copy(update={"sampling": SamplingConfig(max_new_tokens=8)})
+    assert probe.episode_seconds(config) == 1.0
+    assert probe.episode_seconds(half) == pytest.approx(0.4 + 0.6 / 2)
+    after_sft = replace(probe, taught=4.0)
+    assert after_sft.episode_seconds(config, trained=False) == 1.0
+    assert after_sft.episode_seconds(config) == pytest.approx(0.4 + 0.6 / 4)
+    episode = 0.4 + 0.6 / 4 + config.epochs * (32 / 8 + 4) / (32 / 8 + 16)
+    assert after_sft.step_seconds(config) == pytest.approx(config.groups * 8 * episode)
+    several_turns = replace(probe, lengths=[[10, 10, 10]], prompted=0.0, prompt=0.0)
+    assert several_turns.episode_seconds(config) == 1.0  # the limit is one of each answer
 
 
 def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path) -> None:

@@ -18,7 +18,8 @@ from gradus.core import EnvironmentSpec, Episode, Group, Turn
 from gradus.core.frozen_record import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
-from gradus.rollouts import roll_out
+from gradus.policies.local.policy import LocalPolicy
+from gradus.rollouts import RolloutResult, roll_out
 from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
 from gradus.stats import Interval, format_interval, mean_interval
@@ -53,11 +54,14 @@ class BaseProbe:
     rollout: float
     train: float
     update: float
+    # What shorter answers do not save: seconds of an episode before its answer, and tokens of its prompt. Both are 0 for several turns.
+    prompted: float
+    prompt: float
     # Seconds of environment and reward for one episode, which are a part of ``rollout``; and of loading the model.
     grading: float
     load: float
     paid: int | None  # tokens of the longest answer that earned more than the least
-    lengths: Sequence[int]  # tokens of each episode's answers
+    lengths: Sequence[Sequence[int]]  # tokens of each episode's answers, by turn
     longest_gold: int  # letters
     stated: float  # share of answers that hold the gold text
     example: tuple[str, str, float | None]  # the end of a prompt, the answer, and its reward
@@ -71,17 +75,26 @@ class BaseProbe:
         """Too few questions told one answer from another: GRPO has nothing to learn from."""
         return (self.varied.mean or 0.0) < _SIGNAL
 
-    def shorter(self, config: GrpoConfig) -> float:
-        """Returns the share of an episode's length that is left with the limit of ``config``: shorter limits make shorter episodes."""
-        most = config.sampling.max_new_tokens
-        return sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
+    def answer_tokens(self, config: GrpoConfig, *, trained: bool = True) -> float:
+        """Returns the mean tokens of an answer with the limit of ``config``. After SFT answers are as long as those that were taught."""
+        tokens = self._mean_tokens(config.sampling.max_new_tokens)
+        return min(tokens, self.taught) if trained and self.taught is not None else tokens
+
+    def _mean_tokens(self, most: float = math.inf) -> float:
+        """Sampled tokens of an episode, on average, if no answer has more than ``most``; at least 1."""
+        tokens = sum(min(length, most) for turns in self.lengths for length in turns)
+        return max(1.0, tokens / len(self.lengths))
+
+    def episode_seconds(self, config: GrpoConfig, *, trained: bool = True) -> float:
+        """Returns the seconds of one episode that is sampled and graded, by the base or by a ``trained`` model."""
+        share = self.answer_tokens(config, trained=trained) / self._mean_tokens()
+        return self.prompted + (self.rollout - self.prompted) * share
 
     def step_seconds(self, config: GrpoConfig) -> float:
-        """Returns the seconds of a step of GRPO here. After SFT answers are as long as those that were taught."""
-        rollout = self.rollout
-        if self.taught is not None:
-            rollout *= min(1.0, self.taught * len(self.lengths) / max(1, sum(self.lengths)))
-        episode = self.shorter(config) * (rollout + config.epochs * self.train)
+        """Returns the seconds of a step of GRPO here."""
+        prompt = self.prompt / config.group_size  # a group shares it
+        train = self.train * (prompt + self.answer_tokens(config)) / (prompt + self._mean_tokens())
+        episode = self.episode_seconds(config) + config.epochs * train
         updates = config.epochs * config.minibatches
         # Sampling and the passes of training grow with the episodes; an update of the weights costs the same for any number of them.
         return config.groups * config.group_size * episode + updates * self.update
@@ -117,26 +130,35 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
     groups: list[Group] = []
     speeds: list[float] = []
     seconds = grading = 0.0
+
+    def ask(asked: LocalPolicy, first: int) -> tuple[RolloutResult, float]:
+        began = time.perf_counter()
+        rolled = roll_out(
+            spec,
+            asked,
+            tasks[first : first + part],
+            group_size=SAMPLES,
+            seed=job.recipe.seed,
+            key=("probe",),
+            grader=job.grader,
+            max_turns=config.max_turns,
+            first_group=first,
+        )
+        return rolled, time.perf_counter() - began
+
     with progress_bar("probe of the base", count * SAMPLES, "answers") as advance:
         for first in range(0, len(tasks), part):
-            began = time.perf_counter()
-            rolled = roll_out(
-                spec,
-                policy,
-                tasks[first : first + part],
-                group_size=SAMPLES,
-                seed=job.recipe.seed,
-                key=("probe",),
-                grader=job.grader,
-                max_turns=config.max_turns,
-                first_group=first,
-            )
-            spent = time.perf_counter() - began
+            rolled, spent = ask(policy, first)
             groups += rolled.groups
             seconds += spent
             grading += rolled.seconds["environment"] + rolled.seconds["reward"]
             speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
+    prompted = 0.0
+    if spec.max_turns == 1:
+        one_token = config.model_copy(update={"sampling": config.sampling.changed(max_new_tokens=1)})
+        rolled, spent = ask(sampling_policy(loaded, spec, one_token, name="base"), 0)
+        prompted = min(spent / len(rolled.episodes), seconds / (len(groups) * SAMPLES))
     train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]])
     episodes = [episode for group in groups for episode in group.episodes]
     return _figures(
@@ -144,6 +166,7 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
         episodes,
         speed=mean_interval(speeds),
         rollout=seconds / len(episodes),
+        prompted=prompted,
         grading=grading / len(episodes),
         train=train,
         update=update,
@@ -178,7 +201,8 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
         varied=mean_interval([float(len(different) > 1) for different in rewards]),
         cut=mean_interval(cut),
         paid=max(paid, default=None),
-        lengths=[_tokens(episode) for episode in episodes],
+        lengths=[[*map(_length, episode.turns)] for episode in episodes],
+        prompt=_prompt_tokens(episodes) if spec.max_turns == 1 else 0.0,
         longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
@@ -206,6 +230,12 @@ def _answers(episode: Episode) -> str:
 def _length(turn: Turn) -> int:
     """Sampled tokens of a turn."""
     return len(turn.tokens.action_ids) if turn.tokens else 0
+
+
+def _prompt_tokens(episodes: Sequence[Episode]) -> float:
+    """Mean tokens of the prompts of episodes of one turn."""
+    tokens = [len(turn.tokens.context_ids) for episode in episodes for turn in episode.turns if turn.tokens]
+    return sum(tokens) / max(1, len(tokens))
 
 
 def _tokens(episode: Episode) -> int:

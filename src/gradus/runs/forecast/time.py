@@ -30,6 +30,7 @@ _TEXT_AUDIT = 5.0, 1000  # seconds and answers of an audit of one turn, besides 
 _AUDIT_POLICIES = 5  # of the panel of an environment
 _CHECKED = 5.0  # what loading a model and comparing its sampler with a plain forward take, as a multiple of loading it
 _KEEPS = 2.0  # what loading and storing a model take in a training stage, as a multiple of loading it
+_STUDENTS = ("sft", "distill", "grpo")  # policies of trained models
 _TOLERANCE = 1.1  # a plan that is this much longer than the time is refused
 
 
@@ -236,7 +237,7 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     """
     recipe, spec = job.recipe, job.environment
     grpo, section = recipe.grpo, recipe.eval
-    episode = probe.rollout * probe.shorter(grpo)
+    episode = probe.episode_seconds(grpo)
     seconds = {"model": _CHECKED * probe.load, "audit": _audit_seconds(job, probe)}
     if recipe.teach.enabled:
         seconds["teach"] = recipe.teach.episodes * probe.grading
@@ -249,8 +250,10 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     episodes = sum(min(size, section.episodes or size) for size in sizes) * section.samples
     policies = job.policies()
     models = {name.removesuffix("-greedy") for name in policies}  # a policy and its greedy form are one
-    # Scripted policies take next to no time and are counted as models: the plan errs to the safe side.
-    seconds["eval"] = len(policies) * episodes * episode + len(models) * probe.load
+    students = sum(name.removesuffix("-greedy") in _STUDENTS for name in policies)
+    # Scripted policies take next to no time and are counted as the base: the plan errs to the safe side.
+    rounds = students * episode + (len(policies) - students) * probe.episode_seconds(grpo, trained=False)
+    seconds["eval"] = episodes * rounds + len(models) * probe.load
     return seconds
 
 
