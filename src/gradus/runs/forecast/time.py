@@ -29,6 +29,7 @@ _EXPLORED = 256  # rows, at least, that are GRPO's alone
 _TEXT_AUDIT = 5.0, 1000  # seconds and answers of an audit of one turn, besides what the grader takes for them
 _AUDIT_POLICIES = 5  # of the panel of an environment
 _CHECKED = 5.0  # what loading a model and comparing its sampler with a plain forward take, as a multiple of loading it
+_FORWARD = 1 / 3  # of the arithmetic of a forward and a backward pass
 _KEEPS = 2.0  # what loading and storing a model take in a training stage, as a multiple of loading it
 _STUDENTS = ("sft", "distill", "grpo")  # policies of trained models
 _TOLERANCE = 1.1  # a plan that is this much longer than the time is refused
@@ -273,5 +274,6 @@ def _sft_seconds(recipe: Recipe, probe: BaseProbe, taught: int, epochs: int) -> 
     steps = epochs * math.ceil(trained / config.batch_size)
     steps = min(steps, config.max_steps or steps)
     step = probe.sft_step or config.batch_size * probe.train + probe.update
-    # The validation after each epoch, with the weights that it stores, takes about as long as a step.
-    return _KEEPS * probe.load + (steps + epochs) * step
+    # A validation after each epoch computes forward what a step computes forward and backward, and stores the weights.
+    validation = _FORWARD * step * (taught - trained) / config.batch_size + probe.load
+    return _KEEPS * probe.load + steps * step + epochs * validation
