@@ -49,28 +49,19 @@ class _SampleTokens(NamedTuple):
 class _Weighed(NamedTuple):
     """The trained tokens of an update, sample after sample, and what its loss makes of them by the formula, (A,) each.
 
-    ``samples``: their indexes. ``share``: one over what the loss divides a token by; ``signal``: its advantage times that. ``slopes`` and
-    ``worths``: what the clip leaves of the ratio in the gradient and in the loss.
+    ``samples``: their indexes. ``terms``: what each adds to the loss, and ``slopes``: the gradient of their sum by the log-probs; ``sizes``:
+    what rounding is a share of. ``cut``: whether the clip changes the ratio. ``divergence``: from the reference, or from the sampler without one.
     """
 
     samples: Tensor
     tokens: _SampleTokens
-    share: Tensor
-    signal: Tensor
     ratio: Tensor
-    slopes: Tensor
-    worths: Tensor
+    cut: Tensor
     at_clip: Tensor
-
-    @property
-    def token_ratio(self) -> Tensor:
-        """The ratio of each token, also if sequences are clipped."""
-        return (self.tokens.logprobs - self.tokens.old).exp()
-
-    @property
-    def away(self) -> Tensor:
-        """The reference's log-prob less the policy's."""
-        return self.tokens.reference - self.tokens.logprobs
+    divergence: Tensor
+    terms: Tensor
+    slopes: Tensor
+    sizes: Tensor
 
 
 class UpdateLaws(StepLaws):
@@ -137,7 +128,6 @@ class UpdateLaws(StepLaws):
             }
         if self._fresh and not self._updates:
             check("sampler", self._sampled_again)
-        check("loss", self._factors_again, plan)
         check("loss", self._loss_again, trainer, plan, loss)
         if not self._updates:
             check("cuts", self._cuts, trainer, plan)
@@ -277,47 +267,49 @@ class UpdateLaws(StepLaws):
         shares = self._shares(formula, plan.dealt)
         share = torch.tensor([shares[index] for index in order]).double()[number]
         signal = share * torch.cat([_advantages(sample) for sample in samples])
-        log_ratio = tokens.logprobs - tokens.old
+        logprobs = tokens.logprobs.clone().requires_grad_()
+        log_ratio = logprobs - tokens.old
+        token_ratio = log_ratio.exp()
         if formula.ratio == "sequence":
             log_ratio = torch.cat([part.mean().expand_as(part) for part in split(log_ratio, lengths)])
         ratio = log_ratio.exp()
         low, high = config.clip_low or formula.clip[0], config.clip_high or formula.clip[1]
-        slopes, worths = weigh(ratio, signal, low, high, formula.ratio)
-        at_clip = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
-        return _Weighed(torch.tensor(order)[number], tokens, share, signal, ratio, slopes, worths, at_clip)
-
-    def _factors_again(self, plan: UpdatePlan) -> Pairs:
-        """The factor of grad log pi at each token, of the policy's term and the divergence."""
-        weighed = self._weighed(plan)
-        factors = weighed.tokens.factors
-        # The divergence is ratio x (exp(d) - 1 - d), d the reference's log-prob less the policy's: its slope is -ratio x d.
-        to_reference = self.config.kl_coef * weighed.share * weighed.token_ratio
-        expected = -weighed.signal * weighed.slopes - to_reference * weighed.away
+        worths, cut = weigh(ratio, logprobs, signal, low, high, formula.ratio)
+        away = tokens.reference - logprobs
+        divergence = token_ratio * (away.exp() - 1.0 - away)
+        terms = config.kl_coef * share * divergence - signal * worths
+        (slopes,) = torch.autograd.grad(terms.sum(), logprobs)
         # A factor of a narrow ratio is rounded by more where the log-probs are large.
-        size = (weighed.signal * weighed.ratio).abs() + to_reference * weighed.away.exp().clamp(min=1.0)
-        allowed = 1e-5 * size.max().expand_as(size).masked_fill(weighed.at_clip, torch.inf)
+        to_reference = config.kl_coef * share * token_ratio
+        sizes = (signal * ratio).abs() + to_reference * away.exp().clamp(min=1.0)
+        if self.reference is None:
+            divergence = token_ratio - 1.0 - token_ratio.log()
+        at_clip = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
+        columns = (ratio, cut, at_clip, divergence, terms, slopes, sizes)
+        return _Weighed(torch.tensor(order)[number], tokens, *(column.detach() for column in columns))
+
+    def _factor_again(self, weighed: _Weighed) -> Pair:
+        """The factor of grad log pi at the token where it differs most, of the policy's term and the divergence."""
+        factors, expected = weighed.tokens.factors, weighed.slopes
+        allowed = 1e-5 * weighed.sizes.max().expand_as(expected).masked_fill(weighed.at_clip, torch.inf)
         worst = int(((factors - expected).abs() - allowed).argmax())
         what = "the factor of a token's gradient, ratio, KL to the reference and clip included"
         place = self._place(int(weighed.samples[worst]), what)
-        yield Pair(float(factors[worst]), float(expected[worst]), place, float(allowed[worst]))
+        return Pair(float(factors[worst]), float(expected[worst]), place, float(allowed[worst]))
 
     def _loss_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Pairs:
-        """The loss is the sum of what tokens are worth; its figures are kept for the step's record."""
+        """Each token's factor, and the loss, the sum of what tokens are worth; its figures are kept for the step's record."""
         config, weighed = self.config, self._weighed(plan)
+        yield self._factor_again(weighed)
         entropies = weighed.tokens.entropies
         n_tokens = sum(self.samples[index].actions for index in plan.dealt)
-        away = weighed.away
-        divergence = weighed.token_ratio * (away.exp() - 1.0 - away)
-        kl = divergence.sum() / n_tokens
-        if self.reference is None:
-            kl = (weighed.token_ratio - 1.0 - weighed.token_ratio.log()).mean()
         self._figures.append(
             {
                 "loss": loss,
                 "entropy": float(entropies.mean()),
                 "ratio_max": float(weighed.ratio.max()),
-                "kl": float(kl),
-                "clip_fraction": float((weighed.slopes != weighed.ratio).sum()) / n_tokens,
+                "kl": float(weighed.divergence.sum()) / (n_tokens if self.reference else len(entropies)),
+                "clip_fraction": float(weighed.cut.sum()) / n_tokens,
                 "at_clip": float(weighed.at_clip.sum()) / n_tokens,
                 "trained_tokens": len(entropies),
             }
@@ -326,15 +318,11 @@ class UpdateLaws(StepLaws):
         yield Pair(trainer.config.entropy_coef, bonus, "the coefficient of the entropy bonus, by its schedule", 1e-9)
         if config.observations:  # nothing is kept of the tokens that were read
             return
-        terms = -weighed.signal * weighed.worths
-        if self._formula().ratio in ("bounded", "plain"):  # these two weigh the log-prob itself
-            terms = terms * weighed.tokens.logprobs
-        terms = terms + config.kl_coef * weighed.share * divergence
         bonus_shares = torch.cat([_bonus(self.samples[index]) for index in sorted(self._passes)])
-        terms = terms - bonus * bonus_shares * entropies / n_tokens
+        terms = weighed.terms - bonus * bonus_shares * entropies / n_tokens
         place = f"update {self._updates + 1}: the loss"
-        # A policy beside its reference has a divergence of nothing but the rounding of log-probs.
-        noise = 1e-7 * config.kl_coef * float(weighed.share.sum())
+        # Terms that cancel, or a policy beside its reference, leave nothing but the rounding of log-probs.
+        noise = 1e-7 * float(weighed.sizes.sum())
         yield Pair(loss, float(terms.sum()), place, 1e-4 * float(terms.abs().sum()) + noise)
 
     def _shares(self, formula: Formula, deal: Sequence[int]) -> dict[int, float]:
