@@ -39,6 +39,7 @@ from gradus.training.laws.storing import (
     line_again,
     splits_again,
     stored_again,
+    taught_before,
     validated_again,
 )
 from gradus.training.laws.tasks import epochs_again, judges_again, same_tasks, tasks_again, trained_again
@@ -511,7 +512,8 @@ class GrpoLoop:
             if is_looked_at(step, every):
                 judging = {task.id for task in self.splits.validation}
                 trained = trained_again(self.spec, self.config, judging, self.trained)
-                self.laws.check("records", splits_again, path, Path(self.learner.name), judging, trained)
+                roles = {"teach": taught_before(Path(self.learner.name)), "validation": judging, "train": trained}
+                self.laws.check("records", splits_again, path, roles)
         self.check_checkpoint(self.config.checkpoint_every)
 
     def check_checkpoint(self, every: int = 0) -> None:

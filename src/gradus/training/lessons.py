@@ -19,11 +19,11 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import Samples, TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.laws.lessons import lowest_again, taught_again
+from gradus.training.laws.lessons import lowest_again
 from gradus.training.laws.models import loaded_again
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawBroken, LawRunner
-from gradus.training.laws.storing import check_checkpoint, folder_again, line_again
+from gradus.training.laws.storing import check_checkpoint, folder_again, line_again, splits_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -254,7 +254,7 @@ class LessonTrainer:
             self.save("best")
         if self.folder.writing:
             self.laws.check("records", lowest_again, self.folder.metrics, self.state.best)
-            self.laws.check("records", taught_again, self.folder.path, self.lessons.taught)
+            self.laws.check("records", splits_again, self.folder.path, {"teach": self.lessons.taught})
         barrier()
         last = self.state.last
         return LessonResult(

@@ -49,9 +49,7 @@ def remaining(schedule: str | None, passed: float) -> float:
     return shares.get(schedule or "", 1.0)
 
 
-def weigh(
-    ratio: Tensor, logprobs: Tensor, signs: Tensor, low: float, high: float, kind: str
-) -> tuple[Tensor, Tensor]:
+def weigh(ratio: Tensor, logprobs: Tensor, signs: Tensor, low: float, high: float, kind: str) -> tuple[Tensor, Tensor]:
     """What a token is worth, with gradient, at these ratios and signs of the advantages, and whether the clip has a part in it, (A,) both."""
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
     if kind in ("bounded", "plain"):  # these two weigh the log-prob itself

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -351,16 +351,6 @@ def same_loss(loss: float, cut: float, rounding: float) -> Pairs:
     """The validation loss of all that is held out does not depend on the passes that it is measured in."""
     place = "the validation (held-out) loss, in passes of other sizes"
     yield Pair(loss, cut, place, rounding * (1 + abs(cut)))
-
-
-def taught_again(folder: Path, taught: Collection[str]) -> Pairs:
-    """splits.json names the tasks that are taught, and none of these judges."""
-    splits = json.loads((folder / "splits.json").read_text(encoding="utf-8"))
-    yield Pair(
-        len(set(splits["teach"]) ^ set(taught)), 0, "tasks that splits.json lists as taught, or that were taught, alone"
-    )
-    judging = set(splits.get("validation", ())) & set(taught)
-    yield Pair(len(judging), 0, "tasks that splits.json lists for validation, and that were taught")
 
 
 def lowest_again(metrics: Path, best: float | None) -> Pairs:

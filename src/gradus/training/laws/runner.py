@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ def holds(claim: bool, place: str, truth: bool = True) -> Pair:
 def close(first: float, second: float, share: float, place: str) -> Pair:
     """Compares two numbers; ``share`` of the second, or of 1 if it is less, is allowed."""
     return Pair(first, second, place, share * max(1.0, abs(second)))
+
+
+def alone(first: Iterable[Any], second: Iterable[Any], place: str) -> Pair:
+    """Compares two sets by the number of what only one of them has."""
+    return Pair(len(set(first) ^ set(second)), 0, f"{place} alone")
 
 
 def norm_of(tensor: Tensor) -> float:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, cast
+from typing import Any
 
 import torch
-from safetensors import safe_open
-from torch import Tensor
+from safetensors import torch as safetensors
+from torch.testing import assert_close
 
 from gradus.core import StopReason, Turn
 from gradus.core.metrics import SftRecord, StepRecord
@@ -25,7 +25,7 @@ from gradus.rollouts import episodes_of, read_episodes
 from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, close, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, close, holds
 from gradus.training.run import checkpoints
 from gradus.training.run.checkpoints import LocalState, TrainingState
 
@@ -33,7 +33,8 @@ _EPISODES = 4  # of a file, that are compared field by field
 _GROUPS = 2  # of a step, whose episodes are stored
 _ROOM = 256  # tokens of an answer outside of an environment, at least
 _LARGEST = 2**30  # bytes that are read back
-_OPEN: Any = safe_open  # it has no types
+_FILES: Any = safetensors  # it has no types
+_ROLES = (("validation", "conditions"), ("teach", "train"))  # of tasks that judge, and of those that are learned
 
 
 def check_checkpoint(
@@ -87,52 +88,20 @@ def checkpoint_again(path: Path, metrics_path: Path, training: LocalState | None
     trained = trainable(training.model)
     if sum(weight.nbytes for weight in trained.values()) > _LARGEST:
         raise NotMeasured("trained weights of at most 1 GiB")
-    yield from _same_tensors(trained, path / "weights.safetensors", exact=True)
-    stored = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
-    place = f"{path.name}/optimizer.pt: numbers that differ from the optimizer's"
-    memory_leaves = dict(_leaves(training.optimizer.state_dict()))
-    stored_leaves = dict(_leaves(stored))
-    differing = len(memory_leaves.keys() ^ stored_leaves.keys())
-    for path_in_state in memory_leaves.keys() & stored_leaves.keys():
-        differing += _differing(memory_leaves[path_in_state], stored_leaves[path_in_state])
-    yield Pair(differing, 0, place)
+    weights, optimizer = path / "weights.safetensors", path / "optimizer.pt"
+    yield _same_tensors(trained, _FILES.load_file(weights), weights)
+    stored = torch.load(optimizer, map_location="cpu", weights_only=True, mmap=True)
+    yield _same_tensors(training.optimizer.state_dict(), stored, optimizer)
 
 
-def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> Pairs:
-    """Numbers of a safetensors file that differ from those of ``tensors``; ``exact``: it has all of these and no others."""
-    with _OPEN(path, "pt") as file:
-        names = set(cast(list[str], file.keys()))
-        if exact:
-            yield Pair(len(names ^ tensors.keys()), 0, f"{path.name}: tensors that only one side has")
-        for name in sorted(names & tensors.keys()):
-            differing = _differing(tensors[name], file.get_tensor(name))
-            yield Pair(differing, 0, f"{path.parent.name}/{path.name}: numbers of {name} that differ")
-
-
-def _leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The tensors and other values of nested tables and lists, each with its keys."""
-    if isinstance(document, Mapping):
-        entries = cast(Mapping[Any, Any], document).items()
-    elif isinstance(document, list | tuple):
-        entries = enumerate(cast(Sequence[Any], document))
-    else:
-        yield path, document
-        return
-    for key, value in entries:
-        yield from _leaves(value, (*path, key))
-
-
-def _differing(first: Any, second: Any) -> int:
-    """How many numbers of two tensors of one shape differ; of any other two values 1 if they do."""
-    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return int(not isinstance(first, type(second)) or bool(first != second))
-    if first.shape != second.shape:
-        return 1
-    one, other = first.detach().cpu(), second.detach().cpu()
-    if one.dtype == other.dtype and one.equal(other):
-        return 0
-    both_nan = one.isnan() & other.isnan()  # NaN is unequal to itself
-    return int(((one != other) & ~both_nan).sum()) + (one.dtype != other.dtype)
+def _same_tensors(memory: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> Pair:
+    """Compares nested tables of tensors with those of a file, bit for bit."""
+    place = f"{path.parent.name}/{path.name} holds the numbers in memory"
+    try:
+        assert_close(stored, memory, rtol=0, atol=0, equal_nan=True, check_device=False)
+    except AssertionError as error:
+        return holds(False, f"{place} ({' '.join(str(error).split())})")
+    return holds(True, place)
 
 
 def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None = None) -> Pairs:
@@ -147,7 +116,9 @@ def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None
     # peft leaves the name of the adapter out of the names in its file.
     tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
-        yield from _same_tensors(tensors, path, exact=False)
+        stored = _FILES.load_file(path)
+        names = stored.keys() & tensors.keys()
+        yield _same_tensors({name: tensors[name] for name in names}, {name: stored[name] for name in names}, path)
 
 
 def _generation_again(path: Path, sampling: SamplingConfig, stop_ids: Collection[int]) -> Pair:
@@ -273,20 +244,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(present) if present else None
 
 
-def splits_again(folder: Path, start: Path, judging: Collection[str], trained: Collection[str]) -> Pairs:
-    """splits.json names the tasks that the model at ``start`` was taught, those that were trained on and those that judge, which are no others."""
-    splits, before = _read(folder / "splits.json"), _read(start.parent / "splits.json")
-    roles = {role: set(splits.get(role, ())) for role in ("teach", "train", "validation", "conditions")}
-    forgotten = set(before.get("teach", ())) - roles["teach"]
-    yield Pair(len(forgotten), 0, "tasks that the model was taught, which splits.json does not list under teach")
-    both = (roles["validation"] | roles["conditions"]) & (roles["teach"] | roles["train"])
-    yield Pair(len(both), 0, "tasks of splits.json that judge, and are taught or trained on")
-    yield Pair(
-        len(roles["validation"] ^ set(judging)), 0, "tasks of splits.json that judge, or that validation asks, alone"
-    )
-    yield Pair(
-        len(roles["train"] ^ set(trained)), 0, "tasks that splits.json lists as trained, or that were trained on, alone"
-    )
+def splits_again(folder: Path, roles: Mapping[str, Collection[str]]) -> Pairs:
+    """splits.json names the tasks of some ``roles``, and none that judges is taught or trained on."""
+    splits = _read(folder / "splits.json")
+    for role, ids in roles.items():
+        yield alone(splits.get(role, ()), ids, f"tasks that splits.json lists under {role}, or that have this role,")
+    judging, learned = ({*splits.get(first, ()), *splits.get(second, ())} for first, second in _ROLES)
+    yield Pair(len(judging & learned), 0, "tasks of splits.json that judge (validation), and are taught or trained on")
+
+
+def taught_before(start: Path) -> Collection[str]:
+    """The tasks that the model folder ``start`` was taught."""
+    return _read(start.parent / "splits.json").get("teach", ())
 
 
 def stored_again(folder: Path, step: int, span: int, every: int) -> Pairs:
