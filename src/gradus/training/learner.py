@@ -192,9 +192,8 @@ class Learner(StepLearner):
         if still is not None:
             still.between.begins(self.laws, self.optimizer)
             if self.laws.due:
-                fresh = self.local_model is not None
                 # The run's settings, not the step's: the law reckons the step's entropy bonus itself.
-                watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference, fresh)
+                watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         # In every step: it costs nothing. Only what is too large is told to the law, so that the metrics stay few.

@@ -347,12 +347,6 @@ def held_out_again(
         yield Pair(accuracy, mean, "the validation (held-out) accuracy", 1.5 / tokens)
 
 
-def same_loss(loss: float, cut: float, rounding: float) -> Pairs:
-    """The validation loss of all that is held out does not depend on the passes that it is measured in."""
-    place = "the validation (held-out) loss, in passes of other sizes"
-    yield Pair(loss, cut, place, rounding * (1 + abs(cut)))
-
-
 def lowest_again(metrics: Path, best: float | None) -> Pairs:
     """The loss that chose the best weights is the lowest of the validations in the metrics."""
     losses: list[float] = []

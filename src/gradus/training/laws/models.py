@@ -96,7 +96,6 @@ def adapters_again(loaded: LoadedModel, config: TrainerConfig, step: int) -> Pai
         )
     layer = layers[step % len(layers)]
     (first,), (second,) = layer.lora_A.values(), layer.lora_B.values()
-    yield Pair(first.weight.shape[0], config.lora.rank, "the rank of an adapter (LoRA)")
     x = torch.randn(4, first.in_features, generator=torch.Generator().manual_seed(step)).to(first.weight)
     inputs = x.to(layer.base_layer.weight)
     base = layer.base_layer(inputs)

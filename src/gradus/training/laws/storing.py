@@ -26,7 +26,6 @@ from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, close, holds
-from gradus.training.run import checkpoints
 from gradus.training.run.checkpoints import LocalState, TrainingState
 
 _EPISODES = 4  # of a file, that are compared field by field
@@ -50,20 +49,12 @@ def check_checkpoint(
     laws.step = step
     compared = training if is_looked_at(step, every) else None
     laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
-    if every:
-        laws.check("checkpoint", kept_again, path.parent, step, every)
 
 
 def is_looked_at(step: int, every: int) -> bool:
     """Says whether a checkpoint is read as a whole: the first, second, fourth and so on, and one between two planned ones."""
     number, beyond = divmod(step, every) if every else (0, 0)
     return beyond > 0 or number & (number - 1) == 0
-
-
-def kept_again(folder: Path, step: int, every: int) -> Pairs:
-    """The newest checkpoint and the one before it are kept, and no more than there should be."""
-    kept, least = len(list(folder.glob("step-*"))), 2 if step > every else 1
-    yield Pair(kept, min(max(kept, least), checkpoints.KEPT), "the checkpoints that are kept")
 
 
 def same_fields(memory: Json, stored: Json, place: str) -> Pair:

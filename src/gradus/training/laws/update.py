@@ -65,7 +65,7 @@ class _Weighed(NamedTuple):
 
 
 class UpdateLaws(StepLaws):
-    """Watches the updates of a step of GRPO. ``config``: of the run, whatever the step. ``fresh``: the sampler has this model's weights."""
+    """Watches the updates of a step of GRPO. ``config``: of the run, whatever the step."""
 
     def __init__(
         self,
@@ -74,11 +74,9 @@ class UpdateLaws(StepLaws):
         config: GrpoConfig,
         samples: Samples,
         reference: Reference | None,
-        fresh: bool,
     ) -> None:
         super().__init__(runner, loaded, config)
         self.config, self.samples, self.reference = config, samples, reference
-        self._fresh = fresh
         self.optimizer: torch.optim.Optimizer | None = None  # that moved the weights
         self._passes: dict[int, _SampleTokens] = {}
         self._old: dict[int, Tensor] = {}
@@ -126,8 +124,6 @@ class UpdateLaws(StepLaws):
             self._away = {
                 index: (each.logprobs - self.samples[index].logprobs).abs() for index, each in self._passes.items()
             }
-        if self._fresh and not self._updates:
-            check("sampler", self._sampled_again)
         check("loss", self._loss_again, trainer, plan, loss)
         if not self._updates:
             check("cuts", self._cuts, trainer, plan)
@@ -231,12 +227,6 @@ class UpdateLaws(StepLaws):
         if self.rounding < 1e-3:
             difference, allowed = distance.max(), FRESH
         return Pair(float(difference), 0.0, self._place(index, f"the difference of log-probs, {what}"), allowed)
-
-    def _sampled_again(self) -> Pairs:
-        """With fresh weights the trainer has the sampler's log-probs, in every group."""
-        what = "of the sampler (decoding by its cache) from those of the trainer"
-        for index, tokens in self._passes.items():
-            yield self._apart(tokens.logprobs, self.samples[index].logprobs, index, what)
 
     @torch.no_grad()
     def _logprobs_again(self) -> Pairs:
