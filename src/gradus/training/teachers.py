@@ -244,8 +244,7 @@ def with_teacher(
     taught: list[TrainingSample] = []
     for sample, logprobs in zip(samples, teacher.logprobs(samples, episodes), strict=True):
         gain = (logprobs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
-        assert sample.advantages is not None
-        taught.append(replace(sample, advantages=sample.advantages + coef * gain))
+        taught.append(replace(sample, advantages=sample.credited + coef * gain))
     return taught
 
 

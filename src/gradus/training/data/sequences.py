@@ -65,6 +65,17 @@ class PerToken:
         """Says whether any token has an advantage; without one the policy gradient is exactly zero."""
         return self.advantages is not None and bool((self.advantages != 0.0).any())
 
+    @property
+    def credited(self) -> Tensor:
+        """(A,) the advantages; only once credit is given."""
+        assert self.advantages is not None
+        return self.advantages
+
+    @property
+    def bonus(self) -> Tensor:
+        """(A,) the share of the entropy bonus that each token gets."""
+        return torch.ones(self.actions) if self.entropy is None else self.entropy
+
     def only(self, mask: Tensor) -> Self:
         """Returns the record with the tokens where ``mask`` (A,) bool is true."""
         legal = self.legal

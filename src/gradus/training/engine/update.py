@@ -20,7 +20,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import Samples, split
 from gradus.training.distributed.processes import gather
-from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
+from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.loss_step import PassBudget, StepTaken, TrainingError, apply_gradients, backward_passes
 from gradus.training.engine.objective import (
@@ -39,6 +39,7 @@ from gradus.training.engine.update_figures import (
     Differences,
     LogpDiff,
     UpdateSums,
+    add_up,
     check_logp_diff,
     logp_diff_figures,
     logp_diff_limits,
@@ -282,22 +283,26 @@ def run_update(
 
     def update(tokens: int) -> MinibatchResult:
         batches = trainer.cut(plan, tokens)
-        figures: list[BatchFigures] = []
+        parts: list[UpdateSums] = []
 
         def loss(batch: MicroBatch) -> Tensor:
             value, measured = microbatch_loss(trainer, plan, batch, watch)
-            figures.append(measured)
+            # Behind the first update the weights differ from the sampler's, and so do log-probs, without any fault.
+            parts.append(measured if first else replace(measured, differences=()))
             return value
 
         if watch is not None:
             watch.begins()
         with precision(trainer.loaded, trainer.config):
             backward_passes(trainer.loaded, optimizer, batches, loss)
-            gathered = _gather_figures(plan, figures, first=first)
-            differences = [part.differences for part in gathered if part.differences is not None]
-            logp_diff = measure_logp_diff(differences)
+            sums = add_up(gather(parts))
+            if sums.scored != plan.scored:
+                raise TrainingError(
+                    f"the processes trained {sums.scored} of the {plan.scored} tokens of an update, so the gradient of a process is lost. "
+                    "No weight was changed. Look for a process that skips its share of the sequences"
+                )
+            logp_diff = measure_logp_diff(sums.differences)
             check_logp_diff(logp_diff, trainer.limits)
-        sums = _add_up(plan, gathered)
         if watch is not None:
             watch.passed(trainer, plan, sums.loss, optimizer, lr)
         with precision(trainer.loaded, trainer.config):
@@ -314,49 +319,10 @@ def run_update(
     return trainer.budget.spend(update, plan.longest)
 
 
-@frozen_record
-class BatchFigures:
-    """What a microbatch adds to the sums of its update. ``differences``: (A,) of sampler and trainer, absolute."""
-
-    loss: float
-    kl: float | None
-    entropy: float
-    metrics: Mapping[str, Tensor]
-    tokens: int
-    differences: Differences | None
-
-
-def _gather_figures(plan: UpdatePlan, figures: Sequence[BatchFigures], *, first: bool) -> list[BatchFigures]:
-    """The figures of all processes, in one message; differences of the ``first`` update alone."""
-    # Behind the first update the weights differ from the sampler's, and so do log-probs, without any fault.
-    if not first:
-        figures = [replace(part, differences=None) for part in figures]
-    gathered = gather(figures)
-    trained = sum(part.tokens for part in gathered)
-    if trained != plan.scored:
-        raise TrainingError(
-            f"the processes trained {trained:.0f} of the {plan.scored} tokens of an update, so the gradient of a process is lost. No weight "
-            "was changed. Look for a process that skips its share of the sequences"
-        )
-    return gathered
-
-
-def _add_up(plan: UpdatePlan, figures: Sequence[BatchFigures]) -> UpdateSums:
-    divergences = [part.kl for part in figures if part.kl is not None]
-    return UpdateSums(
-        loss=sum(part.loss for part in figures),
-        kl=sum(divergences) if divergences else None,
-        entropy=sum(part.entropy for part in figures),
-        metrics=[part.metrics for part in figures],
-        tokens=plan.n_tokens,
-        scored=plan.scored,
-    )
-
-
 def microbatch_loss(
     trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch, watch: UpdateWatch | None = None
-) -> tuple[Tensor, BatchFigures]:
-    """The part of an update's loss that a microbatch carries, with its figures."""
+) -> tuple[Tensor, UpdateSums]:
+    """The part of an update's loss that a microbatch carries, and what it adds to the sums of the update."""
     config = trainer.config
     scores = score_tokens(
         trainer.loaded.model,
@@ -377,32 +343,24 @@ def microbatch_loss(
         tokens = replace(tokens, logprobs=watch.watched(plan, indexes, tokens, scores.entropy, reference))
     loss, metrics = policy_loss(config, plan, tokens)
     if config.entropy_coef:
-        loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens
+        shares = flat_row([plan.samples[index].bonus for index in indexes], scores.entropy)
+        loss = loss - config.entropy_coef * (scores.entropy * shares[0]).sum() / plan.n_tokens
     if scores.read is not None:
         loss = loss - config.observations * scores.read.sum() / plan.n_tokens
     kl = None
     if reference is not None:
         term, kl = kl_loss(config, plan, tokens, reference)
         loss = loss + term
-    figures = BatchFigures(
+    sums = UpdateSums(
         loss=float(loss.detach()),
         kl=kl,
         entropy=float(scores.entropy.detach().sum()),
-        metrics=metrics,
-        tokens=scores.logprobs.numel(),
-        differences=(tokens.logprobs.detach() - tokens.sampled).abs()[0].float().cpu().numpy(),
+        metrics=[metrics],
+        tokens=plan.n_tokens,
+        scored=scores.logprobs.numel(),
+        differences=[(tokens.logprobs.detach() - tokens.sampled).abs()[0].float().cpu().numpy()],
     )
-    return loss, figures
-
-
-def _weighted_entropy(plan: UpdatePlan, indexes: Sequence[int], scores: TokenScores) -> Tensor:
-    """The entropies of a microbatch's tokens, each by its share of the bonus, added up."""
-    assert scores.entropy is not None
-    samples = [plan.samples[index] for index in indexes]
-    if all(sample.entropy is None for sample in samples):
-        return scores.entropy.sum()
-    shares = [torch.ones(sample.actions) if sample.entropy is None else sample.entropy for sample in samples]
-    return (scores.entropy * flat_row(shares, scores.entropy)[0]).sum()
+    return loss, sums
 
 
 @torch.no_grad()

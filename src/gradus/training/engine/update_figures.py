@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -31,7 +32,8 @@ class UpdateSums:
     """The sums over the microbatches of one update, in all processes.
 
     ``kl``: to the reference; None without one. ``metrics``: of the loss, one record for each microbatch. ``tokens``: of the update, those
-    without a gradient too. ``scored``: those that were trained. ``entropy``: of these; None if nobody measured it.
+    without a gradient too. ``scored``: those that were trained. ``entropy``: of these; None if nobody measured it. ``differences``: (A,)
+    of sampler and trainer, absolute, of each microbatch.
     """
 
     loss: float = 0.0
@@ -40,6 +42,21 @@ class UpdateSums:
     metrics: Sequence[Mapping[str, Tensor]] = ()
     tokens: int = 1
     scored: int = 1
+    differences: Sequence[Differences] = ()
+
+
+def add_up(parts: Sequence[UpdateSums]) -> UpdateSums:
+    """The sums of an update from those of its microbatches."""
+    divergences = [part.kl for part in parts if part.kl is not None]
+    return UpdateSums(
+        loss=sum(part.loss for part in parts),
+        kl=sum(divergences) if divergences else None,
+        entropy=sum(part.entropy or 0.0 for part in parts),
+        metrics=list(chain.from_iterable(part.metrics for part in parts)),
+        tokens=parts[0].tokens if parts else 1,
+        scored=sum(part.scored for part in parts),
+        differences=list(chain.from_iterable(part.differences for part in parts)),
+    )
 
 
 def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
@@ -60,9 +77,24 @@ def pass_figures(updates: Sequence[UpdateSums]) -> JsonDict:
         "entropy": _mean([_entropy(update) for update in updates]),
         "clip_fraction": _mean([metrics.get("clip_fraction") for metrics in measured]),
         "ratio_max": max(ratios, default=None),
-        **_mismatch(measured, updates),
     }
-    extra = _loss_metrics(measured)
+    scored = sum(update.scored for update in updates)
+    extra: dict[str, float] = {}
+    for name in dict.fromkeys(chain.from_iterable(measured)):
+        present = [
+            (metrics[name], update.scored) for metrics, update in zip(measured, updates, strict=True) if name in metrics
+        ]
+        values = [value for value, _ in present]
+        if name.endswith("_max"):
+            figure = max(values)
+        elif name.startswith(_MISMATCH):  # a mean over all tokens
+            figure = sum(value * (tokens / scored) for value, tokens in present)
+        else:
+            figure = fmean(values)
+        if name.startswith(_MISMATCH):
+            figures[name] = figure
+        elif name not in _LIBRARY:
+            extra[name] = figure
     if extra:
         figures["loss_metrics"] = extra
     return figures
@@ -78,31 +110,6 @@ def _kl(update: UpdateSums, metrics: Mapping[str, float]) -> float | None:
         return update.kl
     # The loss divides by all tokens of the update; the mean is one over those that were scored.
     return metrics["approx_kl"] * update.tokens / update.scored
-
-
-def _loss_metrics(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What a loss of one's own measures, over the updates that have it."""
-    values: dict[str, list[float]] = {}
-    for metrics in measured:
-        for name, value in metrics.items():
-            if name not in _LIBRARY and not name.startswith(_MISMATCH):
-                values.setdefault(name, []).append(value)
-    return {name: max(parts) if name.endswith("_max") else fmean(parts) for name, parts in values.items()}
-
-
-def _mismatch(measured: Sequence[Mapping[str, float]], updates: Sequence[UpdateSums]) -> dict[str, float]:
-    """Of a correction's figures the means over all scored tokens, and the largest."""
-    scored = sum(update.scored for update in updates)
-    figures: dict[str, float] = {}
-    for update, metrics in zip(updates, measured, strict=True):
-        for name, value in metrics.items():
-            if not name.startswith(_MISMATCH):
-                continue
-            if name.endswith("_max"):
-                figures[name] = max(value, figures.get(name, value))
-            else:
-                figures[name] = figures.get(name, 0) + value * (update.scored / scored)
-    return figures
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -71,7 +71,6 @@ def advantages_again(
         values = _turn_values(members, config, spans)
     largest = max(float(np.abs(values).max()), 1e-6)
     for sample in samples[::every]:
-        assert sample.advantages is not None
         member = members[sample.episode]
         for turn in sorted(set(ints(sample.turns))):
             of_turn = values[sample.episode, member.places[turn]]
@@ -79,7 +78,7 @@ def advantages_again(
             rows = (sample.turns == turn).nonzero()[:, 0]
             again = by_token[sample.offsets[rows].numpy()]
             place = f"group {member.group}, episode {sample.episode}, turn {turn}: the advantage of a token"
-            yield worst_of(sample.advantages[rows].numpy(), again, place, _ALLOWED * largest)
+            yield worst_of(sample.credited[rows].numpy(), again, place, _ALLOWED * largest)
 
 
 def settings_again(asked: GrpoConfig, config: GrpoConfig, grader: Grader) -> Pairs:
@@ -128,13 +127,11 @@ class HeardTeacher:
 def taught_again(before: Samples, after: Samples, coef: float, logprobs: Sequence[Tensor]) -> Pairs:
     """What a teacher adds to a token's advantage: ``coef`` times how much likelier it is to the teacher (``logprobs``), at most 10 nats."""
     for number, (sample, taught, teachers) in enumerate(zip(before, after, logprobs, strict=True)):
-        assert sample.advantages is not None
-        assert taught.advantages is not None
         gain = teachers.double().numpy() - sample.logprobs.numpy()
         gain = np.clip(np.nan_to_num(gain, nan=0.0), -10.0, 10.0)
-        again = sample.advantages.numpy() + coef * gain
+        again = sample.credited.numpy() + coef * gain
         place = f"sample {number}: the advantage of a token with what the teacher adds to it (distillation)"
-        yield worst_of(taught.advantages.numpy(), again, place, 1e-5 * (1.0 + float(np.abs(again).max())))
+        yield worst_of(taught.credited.numpy(), again, place, 1e-5 * (1.0 + float(np.abs(again).max())))
 
 
 def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights: Mapping[str, float]) -> Array:

@@ -256,7 +256,7 @@ class UpdateLaws(StepLaws):
         number = torch.arange(len(order)).repeat_interleave(torch.tensor(lengths))
         shares = self._shares(formula, plan.dealt)
         share = torch.tensor([shares[index] for index in order]).double()[number]
-        signal = share * torch.cat([_advantages(sample) for sample in samples])
+        signal = share * torch.cat([sample.credited for sample in samples]).double()
         logprobs = tokens.logprobs.clone().requires_grad_()
         log_ratio = logprobs - tokens.old
         token_ratio = log_ratio.exp()
@@ -308,7 +308,7 @@ class UpdateLaws(StepLaws):
         yield Pair(trainer.config.entropy_coef, bonus, "the coefficient of the entropy bonus, by its schedule", 1e-9)
         if config.observations:  # nothing is kept of the tokens that were read
             return
-        bonus_shares = torch.cat([_bonus(self.samples[index]) for index in sorted(self._passes)])
+        bonus_shares = torch.cat([self.samples[index].bonus for index in sorted(self._passes)])
         terms = weighed.terms - bonus * bonus_shares * entropies / n_tokens
         place = f"update {self._updates + 1}: the loss"
         # Terms that cancel, or a policy beside its reference, leave nothing but the rounding of log-probs.
@@ -382,11 +382,11 @@ class UpdateLaws(StepLaws):
         sample = self.samples[index]
         if share is not None:
             logprobs = plain_logprobs(self.loaded, config.sampling, sample)
-            return -share * (_advantages(sample).to(logprobs) * logprobs).sum()
+            return -share * (sample.credited.to(logprobs) * logprobs).sum()
         if name == "entropy_coef":
             scores = plain_scores(self.loaded, config.sampling, sample)
             entropies = -(scores.exp() * scores).sum(-1)
-            values = _bonus(sample).to(scores) * entropies
+            values = sample.bonus.to(scores) * entropies
         else:
             values = read_logprobs(self.loaded, sample)
         n_tokens = sum(self.samples[dealt].actions for dealt in plan.dealt)
@@ -408,16 +408,6 @@ def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[T
             yield microbatch_loss(trainer, plan, batch.to(trainer.loaded.device))[0]
 
 
-def _advantages(sample: TrainingSample) -> Tensor:
-    assert sample.advantages is not None
-    return sample.advantages.double()
-
-
-def _bonus(sample: TrainingSample) -> Tensor:
-    """The share of the entropy bonus that each token gets."""
-    return torch.ones(sample.actions) if sample.entropy is None else sample.entropy
-
-
 def _without_advantages(sample: TrainingSample) -> TrainingSample:
     """The sample with advantages of 0: what is left is the other terms."""
-    return replace(sample, advantages=torch.zeros_like(_advantages(sample)))
+    return replace(sample, advantages=torch.zeros_like(sample.credited))
