@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -44,7 +43,7 @@ from gradus.training.laws.step import is_exact
 from gradus.training.laws.tasks import order_again
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
-from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer, turns_of
+from gradus.training.lessons import Augmented, LessonLoss, LessonResult, Lessons, LessonTrainer, turns_of
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
@@ -93,15 +92,13 @@ def train_distill(
         raise
 
 
-class _DistillLessons:
+class _DistillLessons(Lessons):
     """Episodes that the student or the teacher rolls out, step by step, and the divergence on each token that was said there.
 
     Every step has tasks of its own, so a resumed run meets those of an unbroken one.
     """
 
-    held_out: Samples = ()
-    validation_every = 0
-    patience: int | None = None
+    kind = "distill"
 
     def __init__(
         self,
@@ -124,15 +121,6 @@ class _DistillLessons:
             tuple[Episode, TrainingSample, Sequence[AnswerDistribution]]
         ] = []  # of each of its samples
         self.taught = {spec.identify(task).id for task in tasks}
-
-    @property
-    def kind(self) -> Literal["distill"]:
-        """The kind of its records."""
-        return "distill"
-
-    def epoch(self, step: int) -> int:
-        """Always the first: no task comes again."""
-        return 1
 
     def batch(self, step: int) -> list[TrainingSample]:
         """The samples of the step's episodes: first those of the teacher, then those of the student."""

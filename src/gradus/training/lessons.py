@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -55,31 +56,31 @@ class LessonLoss:
     read: Tensor | None
 
 
-class Lessons(Protocol):
-    """The samples that a model is taught at each step."""
+class Lessons(ABC):
+    """The samples that a model is taught at each step.
 
+    ``taught``: ids of the tasks. ``held_out``: samples whose loss chooses the best weights. ``validation_every``: if the settings do not say.
+    ``patience``: validations without a lower loss after which training ends; None for never.
+    """
+
+    kind: ClassVar[Literal["sft", "distill"]]  # of its records
     steps: int
-    taught: set[str]  # ids of the tasks
-    held_out: Samples  # whose loss chooses the best weights
-    validation_every: int  # if the settings do not say
-    patience: int | None  # validations without a lower loss after which training ends; None for never
+    taught: set[str]
+    held_out: Samples = ()
+    validation_every: int = 0
+    patience: int | None = None
 
-    @property
-    def kind(self) -> Literal["sft", "distill"]:
-        """The kind of its records."""
-        ...
-
+    @abstractmethod
     def batch(self, step: int) -> list[TrainingSample]:
         """The samples of a step, 1 for the first; they depend on the step, the settings and the weights alone."""
-        ...
 
     def epoch(self, step: int) -> int:
-        """Says which pass over the lessons a step belongs to, 1 for the first."""
-        ...
+        """Says which pass over the lessons a step belongs to, 1 for the first; always the first if no task comes again."""
+        return 1
 
+    @abstractmethod
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the ``samples`` of a step to what they were made of. Raises LawBroken."""
-        ...
 
 
 @frozen_record

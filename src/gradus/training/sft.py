@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from gradus.training.laws.lessons import (
 from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
-from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, LessonTrainer
+from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, Lessons, LessonTrainer
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
@@ -100,8 +99,10 @@ def _hold_out(episodes: Episodes, config: SftConfig) -> tuple[list[Episode], lis
     return training, [episode for episode in usable if task_id(episode) in held_out]
 
 
-class _SftLessons:
+class _SftLessons(Lessons):
     """Passes over stored samples in an order that depends on seed and epoch alone."""
+
+    kind = "sft"
 
     def __init__(
         self,
@@ -121,19 +122,12 @@ class _SftLessons:
         self._episodes = [by_episode[number] for number in sorted(by_episode)]
         self._augmented = Augmented(config, samples)
         # Read with noise too, so that the loss is of what is trained.
-        self.held_out: Samples = [
-            self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)
-        ]
+        self.held_out = [self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)]
         self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
         self.patience = config.patience
         self.steps = config.epochs * self.validation_every
         if config.max_steps is not None:
             self.steps = min(self.steps, config.max_steps)
-
-    @property
-    def kind(self) -> Literal["sft"]:
-        """The kind of its records."""
-        return "sft"
 
     def epoch(self, step: int) -> int:
         """Says which pass over the episodes a step belongs to."""

@@ -33,7 +33,7 @@ from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import replay
 from gradus.training.data.answer_targets import AnswerTargets, padded
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints, split
+from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
@@ -151,8 +151,7 @@ class ModelTeacher:
         for batch in batches:
             with tree_attention(model):
                 scores = score_tokens(model, batch.to(self.model.device), self._sampling)
-            lengths = [samples[index].actions for index in batch.sequences]
-            for index, part in zip(batch.sequences, split(scores.logprobs.cpu(), lengths), strict=True):
+            for index, part in batch.by_sequence(scores.logprobs.cpu()):
                 logprobs[index] = part
         return logprobs
 

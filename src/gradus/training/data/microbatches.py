@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gradus.core.frozen_record import frozen_record
-from gradus.training.data.sequences import LegalIds, Samples
+from gradus.training.data.sequences import LegalIds, Samples, ints, split
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
 PASS = 512  # tokens that could be computed in the time that one more pass takes to start
@@ -30,15 +30,13 @@ class Tree:
     """The tokens that each token attends to.
 
     ``prefixes`` (P, Lp) and ``suffixes`` (B, Ls) are the shapes of the two rectangles (P may be 0). ``lengths``: real tokens of
-    each prefix; ``members``: its number of suffixes, which follow each other. ``parent`` (B,) is the prefix of each suffix; None
-    if every prefix has the same number of suffixes.
+    each prefix; ``members``: its number of suffixes, which follow each other.
     """
 
     prefixes: tuple[int, int]
     suffixes: tuple[int, int]
     lengths: tuple[int, ...]
     members: tuple[int, ...]
-    parent: Tensor | None
 
     @cached_property
     def mask(self) -> Tensor | None:
@@ -107,16 +105,13 @@ class MicroBatch:
 
     def to(self, device: Device) -> MicroBatch:
         """The same microbatch on ``device``."""
-        if self.input_ids.device == torch.device(device):
-            return self
-        parent = self.tree.parent
-        return replace(
-            self,
-            input_ids=self.input_ids.to(device),
-            positions=self.positions.to(device),
-            tree=self.tree if parent is None else replace(self.tree, parent=parent.to(device)),
-            labels=self.labels.to(device),
-        )
+        ids, positions = self.input_ids.to(device), self.positions.to(device)
+        return replace(self, input_ids=ids, positions=positions, labels=self.labels.to(device))
+
+    def by_sequence(self, values: Tensor) -> list[tuple[int, Tensor]]:
+        """The index of each sequence, and its part of ``values`` (A,) of the sampled tokens."""
+        lengths = ints(torch.bincount(self.labels.row))
+        return list(zip(self.sequences, split(values, lengths), strict=True))
 
 
 @dataclass(frozen=True)
@@ -254,7 +249,10 @@ def _layout(branches: Sequence[_Branch], sequences: Samples, vocabulary: int | N
         indexes=tuple(index for _, index in numbered),
         prefix=[number for number, _ in numbered],
         start=[branches[number].prefix for number, _ in numbered],
-        prefixes=(len(branches) if shared else 0, max(branch.prefix for branch in branches)),
+        prefixes=(
+            len(branches) if shared else 0,
+            max(branch.prefix for branch in branches),
+        ),  # (0, 0) if none is shared
         longest=max(branch.longest for branch in branches),
     )
     prefix_ids = torch.zeros(rows.prefixes, dtype=torch.int64)
@@ -270,7 +268,7 @@ def _layout(branches: Sequence[_Branch], sequences: Samples, vocabulary: int | N
     return MicroBatch(
         input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
         positions=_positions(rows),
-        tree=_tree(branches, rows),
+        tree=_tree(branches if shared else (), rows),
         labels=_labels(rows, vocabulary),
         sequences=rows.indexes,
         tokens=tokens,
@@ -287,22 +285,11 @@ def _positions(rows: _Rows) -> Tensor:
 
 
 def _tree(branches: Sequence[_Branch], rows: _Rows) -> Tree:
-    suffixes = (len(rows.samples), rows.longest)
-    if not rows.prefixes[0]:
-        return Tree(
-            prefixes=(0, 0),
-            suffixes=suffixes,
-            lengths=(),
-            members=(),
-            parent=None,
-        )
-    members = tuple(len(branch.members) for branch in branches)
     return Tree(
         prefixes=rows.prefixes,
-        suffixes=suffixes,
+        suffixes=(len(rows.samples), rows.longest),
         lengths=tuple(branch.prefix for branch in branches),
-        members=members,
-        parent=None if len(set(members)) == 1 else torch.tensor(rows.prefix),
+        members=tuple(len(branch.members) for branch in branches),
     )
 
 

@@ -402,8 +402,7 @@ def _from_rows(part: Tensor) -> Tensor:
 
 def _to_members(part: Tensor, tree: Tree) -> Tensor:
     """(P, H, Lp, D) to (B, H, Lp, D): every suffix sees its parent prefix; gradients of the members add up."""
-    if tree.parent is not None:
-        return part.index_select(0, tree.parent)
-    members = tree.suffixes[0] // tree.prefixes[0]
-    expanded: Tensor = part.unsqueeze(1).expand(-1, members, -1, -1, -1)
+    if len(set(tree.members)) > 1:
+        return part.repeat_interleave(torch.tensor(tree.members, device=part.device), dim=0)
+    expanded: Tensor = part.unsqueeze(1).expand(-1, tree.members[0], -1, -1, -1)
     return expanded.flatten(0, 1)

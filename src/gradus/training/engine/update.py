@@ -18,7 +18,7 @@ from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import Samples, split
+from gradus.training.data.sequences import Samples
 from gradus.training.distributed.processes import gather
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
@@ -258,9 +258,8 @@ def _score(trainer: UpdateTrainer, plan: UpdatePlan) -> list[ScoredSample]:
                 idle_passes(loaded, len(batches), lambda loss: None)
             for batch in batches:
                 scores = score_tokens(loaded.model, batch.to(loaded.device), config.sampling)
-                indexes = [plan.local[row] for row in batch.sequences]
-                lengths = [plan.samples[index].actions for index in indexes]
-                scored += zip(indexes, split(scores.logprobs.float().cpu(), lengths), strict=True)
+                parts = batch.by_sequence(scores.logprobs.float().cpu())
+                scored += [(plan.local[row], logprobs) for row, logprobs in parts]
         return scored
 
     return trainer.budget.spend(score, plan.longest)
