@@ -289,7 +289,7 @@ class LessonLaws(StepLaws):
         self.runner.check("loss", self._gradient_again, samples, tokens)
         if self.runner.step == 1:
             self.runner.check("loss", self._loss_again, samples, loss)
-        self.moves(optimizer, self.config, lr)
+        self.moves(optimizer, lr)
 
     @torch.no_grad()
     def _loss_again(self, samples: Samples, loss: float) -> Pairs:

@@ -65,9 +65,9 @@ class StepLaws:
             total += torch.cat([part.float().flatten() for part in parts])
         return total
 
-    def moves(self, optimizer: torch.optim.Optimizer, config: TrainerConfig, lr: float) -> None:
+    def moves(self, optimizer: torch.optim.Optimizer, lr: float) -> None:
         """Before the optimizer's step."""
-        self._movement = Movement(self.loaded, optimizer, config, lr, self.runner.step)
+        self._movement = Movement(self.loaded, optimizer, self._config, lr, self.runner.step)
 
     def moved(self, norm: float) -> None:
         """Behind the optimizer's step."""

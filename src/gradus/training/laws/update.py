@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -34,6 +33,11 @@ _SAMPLES = 3  # whose log-probs are computed again
 FRESH = 2e-3  # nats between sampler and trainer in float32, with the same weights
 _EDGE = 1e-4  # of the clip: rounding may move a ratio over it
 _TERMS = ("entropy_coef", "observations")  # coefficients of terms that look at no sampled token
+
+_OVER_UPDATES: Mapping[str, Callable[[list[float]], float]] = {
+    "ratio_max": max,
+    "trained_tokens": sum,
+}  # others have a mean
 
 
 class _SampleTokens(NamedTuple):
@@ -81,9 +85,8 @@ class UpdateLaws(StepLaws):
         self._passes: dict[int, _SampleTokens] = {}
         self._old: dict[int, Tensor] = {}
         self._updates = 0
-        self._figures: list[Mapping[str, float]] = []
-        self._norms: list[float] = []
-        self._away: dict[int, Tensor] = {}  # of the sampler's log-probs from those before the first update
+        self._figures: list[Mapping[str, float]] = []  # of each update
+        self._logp_diff: Mapping[str, float] = {}  # of the first one
 
     def begins(self) -> None:
         """Before the passes."""
@@ -120,16 +123,11 @@ class UpdateLaws(StepLaws):
         check("loss", self.sums_again)
         check("loss", self._dealt_again, trainer, plan)
         check("tokens", self._logprobs_again)
-        if not self._updates:
-            self._away = {
-                index: (each.logprobs - self.samples[index].logprobs).abs() for index, each in self._passes.items()
-            }
         check("loss", self._loss_again, trainer, plan, loss)
         if not self._updates:
             check("cuts", self._cuts, trainer, plan)
             check("loss", self._terms_again, trainer, plan)
-            self.moves(optimizer, self.config, lr)
-        self._norms.append(gradient_norm(self.loaded.model))
+            self.moves(optimizer, lr)
         self._updates += 1
         self.optimizer = optimizer
 
@@ -146,17 +144,12 @@ class UpdateLaws(StepLaws):
         last_epoch = self._figures[sum(epochs[:-1]) :]
         if not last_epoch:
             return
-        again = {name: fmean(map(itemgetter(name), last_epoch)) for name in last_epoch[0]}
-        again["ratio_max"] = max(update["ratio_max"] for update in last_epoch)
-        again["trained_tokens"] = sum(update["trained_tokens"] for update in last_epoch)
-        again["grad_norm"] = max(self._norms)
+        again: dict[str, float] = {}
+        for name in last_epoch[0]:
+            again[name] = _OVER_UPDATES.get(name, fmean)([update[name] for update in last_epoch])
+        again["grad_norm"] = max(update["grad_norm"] for update in self._figures)
         if self.config.minibatches == 1 and self.rounding < 1e-3:
-            away = torch.cat(list(self._away.values())).numpy()
-            again |= {
-                "logp_diff_mean": away.mean(),
-                "logp_diff_p99": np.quantile(away, 0.99),
-                "logp_diff_max": away.max(),
-            }
+            again |= self._logp_diff
         edge = again.pop("at_clip")
         for name, value in again.items():
             allowed = 1e-3 * max(1e-3, abs(value)) + edge * (name == "clip_fraction")
@@ -291,7 +284,16 @@ class UpdateLaws(StepLaws):
         """Each token's factor, and the loss, the sum of what tokens are worth; its figures are kept for the step's record."""
         config, weighed = self.config, self._weighed(plan)
         yield self._factor_again(weighed)
+        order = sorted(self._passes)
         entropies = weighed.tokens.entropies
+        if not self._updates:
+            away = (weighed.tokens.logprobs - torch.cat([self.samples[index].logprobs for index in order])).abs()
+            p99 = float(away.quantile(0.99))
+            self._logp_diff = {
+                "logp_diff_mean": float(away.mean()),
+                "logp_diff_p99": p99,
+                "logp_diff_max": float(away.max()),
+            }
         n_tokens = sum(self.samples[index].actions for index in plan.dealt)
         self._figures.append(
             {
@@ -302,13 +304,14 @@ class UpdateLaws(StepLaws):
                 "clip_fraction": float(weighed.cut.sum()) / n_tokens,
                 "at_clip": float(weighed.at_clip.sum()) / n_tokens,
                 "trained_tokens": len(entropies),
+                "grad_norm": gradient_norm(self.loaded.model),
             }
         )
         bonus = config.entropy_coef * remaining(config.entropy_schedule, (self.runner.step - 1) / config.max_steps)
         yield Pair(trainer.config.entropy_coef, bonus, "the coefficient of the entropy bonus, by its schedule", 1e-9)
         if config.observations:  # nothing is kept of the tokens that were read
             return
-        bonus_shares = torch.cat([self.samples[index].bonus for index in sorted(self._passes)])
+        bonus_shares = torch.cat([self.samples[index].bonus for index in order])
         terms = weighed.terms - bonus * bonus_shares * entropies / n_tokens
         place = f"update {self._updates + 1}: the loss"
         # Terms that cancel, or a policy beside its reference, leave nothing but the rounding of log-probs.
