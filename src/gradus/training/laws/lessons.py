@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, product
@@ -20,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints
 from gradus.training.engine.prepare import precision
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, holds, in_order
 from gradus.training.laws.step import StepLaws
 from gradus.training.laws.tokens import texts_again, texts_shown
 from gradus.training.lesson_config import DistillConfig, LessonConfig
@@ -161,10 +162,12 @@ def order_of_lessons(
     for first in (1, 1 + steps):
         epoch = chain.from_iterable(map(batch, range(first, first + steps)))
         orders.append([sample.episode for sample in epoch])
-    for order in orders:
-        parted = numbers ^ set(order)
-        yield Pair(len(parted), 0, f"episodes that an epoch lacks or should not have ({sorted(parted)[:3]})")
-        yield Pair(len(order), len(samples), "the samples of an epoch, each once")
+        lessons = Counter(sample.episode for sample in samples)
+        yield alone(
+            Counter(orders[-1]).items(),
+            lessons.items(),
+            "episodes, each with its samples once, that an epoch or the run has",
+        )
     if len(numbers) >= _FEW:
         yield holds(orders[0] == orders[1], "two epochs have their episodes in one order", False)
 
@@ -178,9 +181,8 @@ def rolled_again(
     tasks: Sequence[Task], episodes: Episodes, config: DistillConfig, step: int, student: str, limit: int
 ) -> Pairs:
     """A step of distillation rolls out its ``tasks``, some by the student, of at most so many turns."""
-    agreeing = sum(task == episode.task for task, episode in zip(tasks, episodes, strict=False))
-    yield Pair(len(episodes), len(tasks), f"the tasks of step {step}")
-    yield Pair(agreeing, len(tasks), f"the tasks of step {step} that are the next ones in the order of tasks")
+    place = f"the tasks of step {step} that are the next ones in the order of tasks"
+    yield in_order([episode.task for episode in episodes], tasks, place)
     share = sum(episode.policy == student for episode in episodes) / len(episodes)
     place = f"the share of the episodes of step {step} that the student rolled out (on_policy)"
     yield Pair(share, config.on_policy, place, 0.5 / len(episodes) + 1e-9)

@@ -19,7 +19,7 @@ from gradus.rollouts import episodes_of
 from gradus.training.data.sequences import Groups, TrainingSample, episode_samples, ints
 from gradus.training.laws.grading import asked_again, graded_again, member_of, weighed_again
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_scores
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds, in_order
 from gradus.training.laws.tokens import text_again
 
 _EPISODES = 8  # that are taken again, as long as there is time
@@ -67,12 +67,10 @@ class RolledOut:
         for number, group in enumerate(groups):
             first = self.first + number if self.rounds is None else group.episodes[0].group
             where = f"group {number}, of the task with seed {group.task.seed}"
-            yield Pair(len(group.episodes), self.size, f"{where}: its members (group_size)")
-            own = sum(each.task == group.task and each.task.id == group.task.id for each in group.episodes)
-            yield Pair(len(group.episodes), own, f"{where}: members that have its task")
-            keyed = sum((each.group, each.member) == (first, place) for place, each in enumerate(group.episodes))
-            what = "members whose numbers of group and member, which key their random numbers, are their own"
-            yield Pair(keyed, len(group.episodes), f"{where}: {what}")
+            members = [(each.task, each.task.id, each.group, each.member) for each in group.episodes]
+            again = [(group.task, group.task.id, first, place) for place in range(self.size)]
+            what = "members (group_size) that have its task and numbers of group and member, which key their random numbers, of their own"
+            yield in_order(members, again, f"{where}: {what}")
 
     def ends_again(self, groups: Groups) -> Pairs:
         """An episode ends at the limit of turns or where its last answer was cut; an answer at its first stop token or at the limit of tokens."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,17 @@ def holds(claim: bool, place: str, truth: bool = True) -> Pair:
 def close(first: float, second: float, share: float, place: str) -> Pair:
     """Compares two numbers; ``share`` of the second, or of 1 if it is less, is allowed."""
     return Pair(first, second, place, share * max(1.0, abs(second)))
+
+
+def same_or_missing(first: float | None, second: float | None, share: float, place: str) -> Pairs:
+    """Compares two numbers, as :func:`close` does, or that both are missing."""
+    yield holds(first is None, f"{place} is missing", second is None)
+    yield close(first or 0.0, second or 0.0, share, place)
+
+
+def in_order(first: Sequence[Any], second: Sequence[Any], place: str) -> Pair:
+    """Compares two rows by how many things stand at the same place in both."""
+    return Pair(sum(map(eq, first, second)), max(len(first), len(second)), place)
 
 
 def alone(first: Iterable[Any], second: Iterable[Any], place: str) -> Pair:

@@ -25,7 +25,7 @@ from gradus.rollouts import episodes_of, read_episodes
 from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, close, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, close, holds, same_or_missing
 from gradus.training.run.checkpoints import LocalState, TrainingState
 
 _EPISODES = 4  # of a file, that are compared field by field
@@ -193,9 +193,8 @@ def figures_again(record: Mapping[str, Any], groups: Groups, further: Mapping[st
         **further,
     }
     for name in again.keys() & figures.keys():
-        place, actual, value = f"{name} of the record of a {record['kind']}", figures[name], again[name]
-        yield holds(actual is None, f"{place} is missing", value is None)
-        yield close(actual or 0.0, value or 0.0, 1e-6, f"{place} (metrics)")
+        place = f"{name} of the record of a {record['kind']} (metrics)"
+        yield from same_or_missing(figures[name], again[name], 1e-6, place)
     shares: Mapping[str, float] = record.get("component_variance", {})
     parted = [abs(math.fsum(each.reward.turn_rewards) - (each.reward_value or 0.0)) for each in episodes if each.reward]
     # Of rewards that differ by their rounding alone shares are noise, and what broke may have a reward without terms.

@@ -25,7 +25,7 @@ from gradus.training.engine.update import UpdateResult, UpdateTrainer, microbatc
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
 from gradus.training.laws.movement import gradient_norm
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, worst_of
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, worst_of
 from gradus.training.laws.step import StepLaws
 
 _MEMBERS = 2  # of a group, whose gradient is computed again
@@ -192,8 +192,8 @@ class UpdateLaws(StepLaws):
         self._formula()
         deals = list(chain.from_iterable(map(self._deals, range(self.config.epochs))))
         deal = deals[self._updates] if self._updates < len(deals) else []
-        place = f"update {self._updates + 1}: samples that the shuffle of minibatches deals otherwise"
-        yield Pair(len(set(deal) ^ set(plan.dealt)), 0, place)
+        place = f"update {self._updates + 1}: samples that the run, or the shuffle of minibatches, deals"
+        yield alone(deal, plan.dealt, place)
         parted = sorted(self._passes.keys() ^ set(filter(self._trains, deal)))
         if parted:
             index = parted[0]
