@@ -131,25 +131,25 @@ def policy_update(
     """
     started = time.perf_counter()
     options = options or UpdateOptions()
-    trainer = _trainer(loaded, config, options)
+    trainer = UpdateTrainer(
+        loaded=loaded,
+        config=config,
+        reference=options.reference,
+        budget=options.budget or PassBudget(config),
+        watch=options.watch,
+        shares=_shares_prefixes(loaded, options.reference),
+    )
     results: list[MinibatchResult] = []
     plans: list[UpdatePlan] = []
     logp_diff: LogpDiff | None = None
     for epoch in range(config.epochs):
         plans = plan_epoch(credited, config, (*options.key, epoch))
         # Only the very first update has a ratio of exactly 1; whatever is updated later needs the log-probs from before it.
-        later_updates = len(plans) > 1 or (trainer.old.by_trainer and config.epochs > 1)
+        later_updates = len(plans) > 1 or (trainer.by_trainer and config.epochs > 1)
         if epoch == 0 and later_updates:
             trainer, logp_diff = _score_before(trainer, plans)
         for plan in plans:
-            result = run_update(
-                trainer,
-                plan,
-                optimizer,
-                lr,
-                first=logp_diff is None,
-                watch=options.watch,
-            )
+            result = run_update(trainer, plan, optimizer, lr, first=logp_diff is None)
             logp_diff = logp_diff or result.logp_diff
             results.append(result)
     stepping = sum(result.step.seconds for result in results)
@@ -169,37 +169,29 @@ def policy_update(
 
 
 @frozen_record
-class _OldLogprobs:
-    """The denominators of the ratio: the sampler's log-probs, or the trainer's from before the first update (sample's index -> (A,))."""
-
-    by_trainer: bool
-    stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
-
-    def of(
-        self,
-        indexes: Sequence[int],
-        sampled: Tensor,
-        logprobs: Tensor,
-    ) -> Tensor:
-        """(1, A) denominators of a microbatch. What was not stored is of the first update, whose ratio is 1."""
-        if not self.by_trainer:
-            return sampled
-        if not self.stored:
-            return logprobs.detach()
-        return flat_row([self.stored[index] for index in indexes], logprobs)
-
-
-@frozen_record
 class UpdateTrainer:
-    """The model and the objective of a step's updates. ``shares``: whether microbatches may share prefixes."""
+    """The model and the objective of a step's updates.
+
+    ``shares``: whether microbatches may share prefixes. ``stored``: the trainer's log-probs from before the first update, by a sample's index.
+    """
 
     loaded: LoadedModel
     config: GrpoConfig
     reference: Reference | None
     budget: PassBudget
-    limits: LogpDiff
-    old: _OldLogprobs
+    watch: UpdateWatch | None
     shares: bool
+    stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
+
+    @property
+    def limits(self) -> LogpDiff:
+        """How far sampler and trainer may differ."""
+        return logp_diff_limits(self.loaded, self.config)
+
+    @property
+    def by_trainer(self) -> bool:
+        """Says whether the ratio's denominators are the trainer's log-probs, not the sampler's."""
+        return uses_trainer_logprobs(self.loaded, self.config)
 
     def cut(self, plan: UpdatePlan, tokens: int) -> list[MicroBatch]:
         """This process's passes of an update, of so many tokens each."""
@@ -207,21 +199,20 @@ class UpdateTrainer:
         vocabulary = vocabulary_size(self.loaded.model)
         return microbatches(samples, budget=tokens, share=self.shares, vocabulary=vocabulary)
 
+    def old_logprobs(self, indexes: Sequence[int], sampled: Tensor, logprobs: Tensor) -> Tensor:
+        """(1, A) denominators of a microbatch's ratio. What was not stored is of the first update, whose ratio is 1."""
+        if not self.by_trainer:
+            return sampled
+        if not self.stored:
+            return logprobs.detach()
+        return flat_row([self.stored[index] for index in indexes], logprobs)
 
-def _trainer(loaded: LoadedModel, config: GrpoConfig, options: UpdateOptions) -> UpdateTrainer:
-    shares = supports_tree(loaded.model)
-    if options.reference is not None:
-        with options.reference() as model:
-            shares = shares and supports_tree(model)
-    return UpdateTrainer(
-        loaded=loaded,
-        config=config,
-        reference=options.reference,
-        budget=options.budget or PassBudget(config),
-        limits=logp_diff_limits(loaded, config),
-        old=_OldLogprobs(by_trainer=uses_trainer_logprobs(loaded, config)),
-        shares=shares,
-    )
+
+def _shares_prefixes(loaded: LoadedModel, reference: Reference | None) -> bool:
+    if reference is None:
+        return supports_tree(loaded.model)
+    with reference() as model:
+        return supports_tree(loaded.model) and supports_tree(model)
 
 
 def _score_before(trainer: UpdateTrainer, plans: Sequence[UpdatePlan]) -> tuple[UpdateTrainer, LogpDiff | None]:
@@ -237,8 +228,8 @@ def _score_before(trainer: UpdateTrainer, plans: Sequence[UpdatePlan]) -> tuple[
             stored[index] = logprobs  # the next epoch may deal them anew
     logp_diff = measure_logp_diff(differences)
     check_logp_diff(logp_diff, trainer.limits)
-    if trainer.old.by_trainer:
-        trainer = replace(trainer, old=replace(trainer.old, stored=stored))
+    if trainer.by_trainer:
+        trainer = replace(trainer, stored=stored)
     return trainer, logp_diff
 
 
@@ -272,7 +263,6 @@ def run_update(
     lr: float,
     *,
     first: bool,
-    watch: UpdateWatch | None = None,
 ) -> MinibatchResult:
     """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ.
 
@@ -280,12 +270,14 @@ def run_update(
         TrainingError: they differ by more than rounding explains, or a process lost its share. No weight has changed then.
     """
 
+    watch = trainer.watch
+
     def update(tokens: int) -> MinibatchResult:
         batches = trainer.cut(plan, tokens)
         parts: list[UpdateSums] = []
 
         def loss(batch: MicroBatch) -> Tensor:
-            value, measured = microbatch_loss(trainer, plan, batch, watch)
+            value, measured = microbatch_loss(trainer, plan, batch)
             # Behind the first update the weights differ from the sampler's, and so do log-probs, without any fault.
             parts.append(measured if first else replace(measured, differences=()))
             return value
@@ -318,9 +310,7 @@ def run_update(
     return trainer.budget.spend(update, plan.longest)
 
 
-def microbatch_loss(
-    trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch, watch: UpdateWatch | None = None
-) -> tuple[Tensor, UpdateSums]:
+def microbatch_loss(trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tensor, UpdateSums]:
     """The part of an update's loss that a microbatch carries, and what it adds to the sums of the update."""
     config = trainer.config
     scores = score_tokens(
@@ -335,11 +325,11 @@ def microbatch_loss(
     indexes = [plan.local[row] for row in batch.sequences]
     logprobs = scores.logprobs[None]
     sampled = flat_row([plan.samples[index].logprobs for index in indexes], logprobs)
-    old = trainer.old.of(indexes, sampled, logprobs)
+    old = trainer.old_logprobs(indexes, sampled, logprobs)
     tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
     reference = None if trainer.reference is None else _reference_logprobs(trainer, batch)
-    if watch is not None:
-        tokens = replace(tokens, logprobs=watch.watched(plan, indexes, tokens, scores.entropy, reference))
+    if trainer.watch is not None:
+        tokens = replace(tokens, logprobs=trainer.watch.watched(plan, indexes, tokens, scores.entropy, reference))
     loss, metrics = policy_loss(config, plan, tokens)
     if config.entropy_coef:
         shares = flat_row([plan.samples[index].bonus for index in indexes], scores.entropy)

@@ -199,7 +199,7 @@ class UpdateLaws(StepLaws):
             index = parted[0]
             is_passed = index in self._passes
             yield Pair(is_passed, not is_passed, self._place(index, "passes that reach it"))
-        by_trainer = trainer.old.by_trainer
+        by_trainer = trainer.by_trainer
         for index, tokens in self._passes.items():
             # Those of the first pass that has a sample stay the denominators in all later ones.
             again = self._old.setdefault(index, tokens.old)
@@ -406,6 +406,7 @@ def fresh_again(largest: float) -> Pairs:
 
 def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[Tensor]:
     """The parts of the loss by the run's own passes of so many tokens each."""
+    trainer = replace(trainer, watch=None)
     with precision(trainer.loaded, trainer.config):
         for batch in trainer.cut(plan, tokens):
             yield microbatch_loss(trainer, plan, batch.to(trainer.loaded.device))[0]
