@@ -401,10 +401,11 @@ class GrpoLoop:
         policies = self.learner.validation_policies()
         if state.step == 0:
             self.laws.check("tasks", judges_again, self.spec, self.config, tasks, taught_ids(Path(self.learner.name)))
-        watch = self.look_at_validation if self.laws.due and world().size == 1 else None
-        records = from_main(
-            validate(self.spec, tasks, self.config, self.grader, policies, step=state.step, watch=watch)
-        )
+        validations = validate(self.spec, tasks, self.config, self.grader, policies, step=state.step)
+        if self.laws.due and world().size == 1:
+            for record, groups in validations:
+                self.look_at_validation(record, groups)
+        records = from_main([record for record, _ in validations])
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, state.step

@@ -19,7 +19,7 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
-from gradus.training.laws.credit import HeardTeacher, taught_again
+from gradus.training.laws.credit import taught_again
 from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.plain_pass import STRIDE
@@ -84,15 +84,15 @@ class StepLearner(ABC):
         check_samples(self.laws, groups, samples, self.config, renderer, self.grader.weights)
         if self._teacher is None:
             return samples
-        heard = HeardTeacher(self._teacher)
-        taught = with_teacher(samples, graded_episodes(groups), heard, self.config.distill_coef)
+        logprobs = self._teacher.logprobs(samples, graded_episodes(groups))
+        taught = with_teacher(samples, logprobs, self.config.distill_coef)
         if not self.laws.due:
             return taught
-        self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, heard.answers)
+        self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, logprobs)
         if samples and isinstance(self._teacher, ScriptedTeacher):
             place = (self.steps * STRIDE) % len(samples)
             stated = self._teacher.stated[samples[place].episode]
-            self.laws.check("credit", stated_again, renderer, samples[place], stated, heard.answers[place])
+            self.laws.check("credit", stated_again, renderer, samples[place], stated, logprobs[place])
         return taught
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:

@@ -44,15 +44,7 @@ _WORDS = 20  # of each place; vLLM gives no more unless it is started with --max
 _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
 
-class ScoringTeacher(Protocol):
-    """Has log-probs of what was said."""
-
-    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
-        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
-        ...
-
-
-class Teacher(ScoringTeacher, Protocol):
+class Teacher(Protocol):
     """States a distribution of each token that was said."""
 
     @property
@@ -69,6 +61,10 @@ class Teacher(ScoringTeacher, Protocol):
 
     def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
         """Returns the samples of these episodes with targets; tokens without one are left out."""
+        ...
+
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
+        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
         ...
 
 
@@ -230,19 +226,14 @@ class ServedTeacher:
             )
 
 
-def with_teacher(
-    samples: Samples,
-    episodes: Episodes,
-    teacher: ScoringTeacher,
-    coef: float,
-) -> list[TrainingSample]:
+def with_teacher(samples: Samples, logprobs: Sequence[Tensor], coef: float) -> list[TrainingSample]:
     """Add to each token's advantage ``coef`` times how much likelier it is to the teacher than it was to the sampler, in nats.
 
     This is the policy gradient of reverse KL. What the teacher never says counts as 10 nats; a token without a target gets nothing.
     """
     taught: list[TrainingSample] = []
-    for sample, logprobs in zip(samples, teacher.logprobs(samples, episodes), strict=True):
-        gain = (logprobs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
+    for sample, theirs in zip(samples, logprobs, strict=True):
+        gain = (theirs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
         taught.append(replace(sample, advantages=sample.credited + coef * gain))
     return taught
 

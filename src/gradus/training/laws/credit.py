@@ -12,10 +12,9 @@ from torch import Tensor
 
 from gradus.core import Episode, Grader, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import Episodes, Groups, Samples, ints
+from gradus.training.data.sequences import Groups, Samples, ints
 from gradus.training.laws.formulas import FORMULAS
 from gradus.training.laws.runner import NotMeasured, Pairs, close, holds, worst_of
-from gradus.training.teachers import ScoringTeacher
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ALLOWED = 1e-6  # of the largest advantage
@@ -109,19 +108,6 @@ def dropped_again(dropped: Groups) -> Pairs:
         rewards = [value for value in group.values() if value is not None]
         place = f"dropped group {number} (dynamic_sampling): how far its rewards differ"
         yield close(max(rewards, default=0.0), min(rewards, default=0.0), 1e-5, place)
-
-
-class HeardTeacher:
-    """A teacher whose last log-probs are kept: asked again, one may answer otherwise."""
-
-    def __init__(self, teacher: ScoringTeacher) -> None:
-        self._teacher = teacher
-        self.answers: Sequence[Tensor] = ()
-
-    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
-        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
-        answers = self.answers = self._teacher.logprobs(samples, episodes)
-        return answers
 
 
 def taught_again(before: Samples, after: Samples, coef: float, logprobs: Sequence[Tensor]) -> Pairs:
