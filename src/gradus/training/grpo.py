@@ -348,17 +348,12 @@ class GrpoLoop:
             )
             for name in seconds:
                 seconds[name] += result.seconds[name]
-            last = attempt == config.dynamic_sampling
             rolled_out = gather(result.groups)
-            if last:
-                groups += rolled_out
-                break
-            trained = self.trained_groups(rolled_out)
+            trained = set(range(len(rolled_out)))
+            if attempt < config.dynamic_sampling:
+                trained = self.trained_groups(rolled_out)
             for number, group in enumerate(rolled_out):
-                if number in trained:
-                    groups.append(group)
-                else:
-                    dropped.append(group)
+                (groups if number in trained else dropped).append(group)
             if len(groups) == config.groups:
                 break
         _check_graded(groups)
@@ -525,9 +520,7 @@ class GrpoLoop:
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""
         checkpoint = go_back(self.folder, self.learner.state)
-        self.state = GrpoState()
-        if checkpoint is not None:
-            self.state = GrpoState(step=checkpoint.step, **checkpoint.state)
+        self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         self.learner.steps = self.state.step
         barrier()
         if self.schedule is not None and self.state.schedule is not None:

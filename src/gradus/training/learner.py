@@ -19,19 +19,21 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
-from gradus.training.laws.credit import taught_again
+from gradus.training.laws.credit import advantages_again, taught_again
 from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.plain_pass import STRIDE
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import folder_again
-from gradus.training.laws.tokens import check_samples
+from gradus.training.laws.tokens import tokens_again
 from gradus.training.laws.update import FRESH, UpdateLaws, fresh_again
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
 from gradus.training.teachers import ScriptedTeacher, Teacher, with_teacher
+
+_LOOKED_AT = 16  # episodes of a step, at least, whose tokens and advantages are computed again
 
 
 class StepLearner(ABC):
@@ -81,7 +83,12 @@ class StepLearner(ABC):
         renderer = self.words.renderer
         samples = credit_groups(groups, self.config, renderer, weights=self.grader.weights)
         self.laws.step = self.steps + 1
-        check_samples(self.laws, groups, samples, self.config, renderer, self.grader.weights)
+        if self.laws.due:
+            every = max(1, sum(len(group.episodes) for group in groups) // _LOOKED_AT)
+            self.laws.check("tokens", tokens_again, groups, samples, every)
+            self.laws.check(
+                "credit", advantages_again, groups, samples, self.config, renderer, every, self.grader.weights
+            )
         if self._teacher is None:
             return samples
         logprobs = self._teacher.logprobs(samples, graded_episodes(groups))

@@ -54,14 +54,12 @@ class UpdateResult:
     """Figures of all updates on one batch of episodes; those of the losses are means over the tokens of the last pass.
 
     ``logp_diff``: sampler against trainer before the first update; None if nothing was trained. ``grad_norm``: the largest of the updates.
-    ``passes``: microbatches of all passes, for reckoning the arithmetic.
     """
 
     figures: Json
     logp_diff: LogpDiff | None
     grad_norm: float | None
     trained_tokens: int
-    passes: Sequence[MicroBatch]
     seconds: Mapping[str, float]
 
     @property
@@ -111,7 +109,6 @@ class MinibatchResult:
 
     sums: UpdateSums
     step: StepTaken
-    passes: Sequence[MicroBatch]
     logp_diff: LogpDiff | None
 
 
@@ -163,7 +160,6 @@ def policy_update(
         logp_diff=logp_diff,
         grad_norm=max((result.step.norm for result in results), default=None),
         trained_tokens=sum(plan.scored for plan in plans),
-        passes=[batch for result in results for batch in result.passes],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
 
@@ -300,12 +296,7 @@ def run_update(
             step = apply_gradients(trainer.loaded, optimizer, trainer.config, lr)
         if watch is not None:
             watch.moved(step.norm)
-        return MinibatchResult(
-            sums=sums,
-            step=step,
-            passes=batches,
-            logp_diff=logp_diff,
-        )
+        return MinibatchResult(sums=sums, step=step, logp_diff=logp_diff)
 
     return trainer.budget.spend(update, plan.longest)
 

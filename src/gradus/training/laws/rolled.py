@@ -194,27 +194,28 @@ def played_again(spec: EnvironmentSpec, groups: Groups) -> Pairs:
         if number > 1 and time.perf_counter() - started > _SECONDS:
             return
         stored, again = _stored(episode), _replayed(spec, episode)
-        if again != stored and again != _replayed(spec, episode):
+        if again != list(stored.values()) and again != _replayed(spec, episode):
             raise NotMeasured("an environment that repeats itself")
-        for name, value in stored.items():
-            yield holds(value == again[name], f"{name}, of {member_of(episode)}, is what a new environment gives")
+        for (name, value), other in zip(stored.items(), again, strict=True):
+            yield holds(value == other, f"{name}, of {member_of(episode)}, is what a new environment gives")
 
 
 def _stored(episode: Episode) -> dict[str, Any]:
     """What an environment made of an episode, by name."""
-    seen: dict[str, Any] = {"system prompt": episode.system_prompt, "outcome": plain(episode.outcome)}
+    seen: dict[str, Any] = {"system prompt": episode.system_prompt}
     for turn in episode.turns:
         seen[f"what turn {turn.index} showed"] = (turn.observation, turn.messages, plain(turn.data), turn.restart)
         effect = turn.env_reward, turn.valid, turn.error, turn.spans, plain(turn.action_data)
         seen[f"what became of the answer of turn {turn.index}"] = effect
+    seen["outcome"] = plain(episode.outcome)
     # The limit of tokens stands in place of the environment's own end.
     if episode.stop is not StopReason.TOKEN_LIMIT:
         seen["the end"] = episode.stop
     return seen
 
 
-def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
-    """The same of the same answers in a new environment. Raises NotMeasured if it cannot take them."""
+def _replayed(spec: EnvironmentSpec, episode: Episode) -> list[Any]:
+    """The same of the same answers in a new environment, in this order. Raises NotMeasured if it cannot take them."""
     environment = blocking(spec.make())
     task = episode.task
     try:
@@ -222,16 +223,16 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
         name = f"{task.condition}-{task.seed}-{episode.member}"
         rewards = _step_rewards(environment)
         shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
-        seen: dict[str, Any] = {"system prompt": environment.system_prompt or ""}
+        seen: list[Any] = [environment.system_prompt or ""]
         for turn in episode.turns:
-            seen[f"what turn {turn.index} showed"] = (shown.text, shown.messages, plain(shown.data), shown.restart)
+            seen.append((shown.text, shown.messages, plain(shown.data), shown.restart))
             shown = environment.step(turn.action)
             reward = rewards[-1] if rewards else shown.reward
-            effect = reward, shown.action_valid, shown.action_error, shown.action_spans, plain(shown.action_data)
-            seen[f"what became of the answer of turn {turn.index}"] = effect
-        seen["outcome"] = plain(dict(environment.outcome() or {}))
+            data = plain(shown.action_data)
+            seen.append((reward, shown.action_valid, shown.action_error, shown.action_spans, data))
+        seen.append(plain(dict(environment.outcome() or {})))
         if episode.stop is not StopReason.TOKEN_LIMIT:
-            seen["the end"] = _end(shown)
+            seen.append(_end(shown))
         return seen
     except Exception as error:
         raise NotMeasured(f"an environment that takes answers again ({type(error).__name__}: {error})") from error

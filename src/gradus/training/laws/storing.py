@@ -277,17 +277,11 @@ def best_again(metrics: Path, best_by: str, step: int | None, reward: float | No
             validations.setdefault(record["step"], []).append(record)
     best, highest = None, -math.inf
     for number, records in validations.items():
-        means: list[float] = []
-        for record in records:
-            mean = _mean(record["rewards"])
-            # Stored rewards are rounded to four decimals.
-            place = f"the mean reward of the validation at step {number}, in the metrics"
-            yield close(record["reward_mean"] or 0.0, mean or 0.0, 1e-4, place)
-            if best_by in ("both", record["decoding"]):
-                means.append(math.nan if mean is None else record["reward_mean"])
-        is_best = fmean(means) > highest
+        means = [record["reward_mean"] for record in records if best_by in ("both", record["decoding"])]
+        mean = math.nan if None in means else fmean(means)
+        is_best = mean > highest
         if is_best:
-            best, highest = number, fmean(means)
+            best, highest = number, mean
         yield Pair(
             sum(record["best"] for record in records),
             is_best * len(records),

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from gradus.core import Renderer, Turn
-from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import Groups, Samples, TrainingSample, ints
-from gradus.training.laws.credit import advantages_again, group_members
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.credit import group_members
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, holds
 
 _EPISODES = 8  # whose text is looked at
-_LOOKED_AT = 16  # episodes whose tokens are looked at, behind the first step
 Token = tuple[int, int, int, float]  # turn, place within the answer, id, log-prob
-
-
-def check_samples(
-    laws: LawRunner,
-    groups: Groups,
-    samples: Samples,
-    config: GrpoConfig,
-    renderer: Renderer,
-    weights: Mapping[str, float],
-) -> None:
-    """Holds the samples of a step to its stored episodes and rewards, which ``weights`` weigh. Raises LawBroken."""
-    if laws.due:
-        every = max(1, sum(len(group.episodes) for group in groups) // _LOOKED_AT)
-        laws.check("tokens", tokens_again, groups, samples, every)
-        laws.check("credit", advantages_again, groups, samples, config, renderer, every, weights)
 
 
 def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:

@@ -113,7 +113,6 @@ def remote_update(
         logp_diff=logp_diff,
         grad_norm=max(measured, default=None),
         trained_tokens=sum(plan.scored for plan in epochs[-1]),
-        passes=(),
         seconds={"train": time.perf_counter() - started, "update": 0.0},
     )
 
