@@ -85,7 +85,7 @@ def train_distill(
         lessons = _DistillLessons(student, teacher, spec, config, tasks, reserved)
         temperature = student.sampling.temperature
         plain = partial(plain_divergence, loaded, teacher.model, config.divergence, temperature)
-        taught = LocalLessonModel(loaded, config, lessons.held_out, lessons.learn, plain)
+        taught = LocalLessonModel(loaded, config, lessons.learn, plain)
         return LessonTrainer(taught, config, run_folder, lessons).run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()

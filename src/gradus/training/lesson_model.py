@@ -40,15 +40,14 @@ class Learn(Protocol):
 class LocalLessonModel:
     """A model in this process, and its optimizer.
 
-    ``held_out``: the samples that :meth:`measure` is asked about. ``learn``: the loss on a microbatch. ``plain``: the same of one sample's
-    learned tokens, by a plain pass; without it no law watches the updates.
+    ``learn``: the loss on a microbatch. ``plain``: the same of one sample's learned tokens, by a plain pass; without it no law watches the
+    updates.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
         config: LessonConfig,
-        held_out: Samples,
         learn: Learn,
         plain: Callable[[TrainingSample], Tensor] | None = None,
     ) -> None:
@@ -58,7 +57,6 @@ class LocalLessonModel:
         shard(loaded, samples=False)
         self.optimizer = make_optimizer(loaded.model, config)
         self.budget = PassBudget(config)
-        self._held_out = self._cut(held_out, self.budget.tokens) if held_out else []
 
     @property
     def state(self) -> LocalState:
@@ -125,7 +123,7 @@ class LocalLessonModel:
 
     def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
         """Loss and accuracy on what is held out; ``laws`` look at some samples."""
-        figures = self._measure(self._held_out)
+        figures = self._measure(self._cut(samples, self.budget.tokens))
         if laws is not None and self.local_model is not None and self._plain is not None:
             some = [beginning(self.loaded, sample) for sample in samples[:_MEASURED]]
             # In several passes, whose sums must add up.

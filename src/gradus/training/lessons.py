@@ -33,6 +33,7 @@ from gradus.training.run.options import RunOptions
 
 AnswerPools = Mapping[int, Tensor]
 _LEAST_FALL = 0.01  # nats a token: about one sampled token in a hundred
+_LAST = ("loss", "validation_loss", "validation_accuracy")
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -281,10 +282,7 @@ class LessonTrainer:
         while state.step < self.lessons.steps and not self.has_stalled:
             record = self._step(state.step + 1)
             state.step += 1
-            state.last["loss"] = record["loss"]
-            if "validation_loss" in record and "validation_accuracy" in record:
-                state.last["validation_loss"] = record["validation_loss"]
-                state.last["validation_accuracy"] = record["validation_accuracy"]
+            state.last |= {name: record[name] for name in _LAST if name in record}
             self.folder.append(record)
             if self.laws.due and self.folder.writing:
                 self.laws.check("records", line_again, self.folder.metrics, record)

@@ -70,18 +70,18 @@ def train_sft(
         splits = {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))}
         store_splits(run_folder, splits)
         lessons = _SftLessons(config, samples, held_out, words.renderer, training, validation)
-        trainer = LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons)
+        trainer = LessonTrainer(_lesson_model(source, config), config, run_folder, lessons)
         return trainer.run(options, resume=resume)
     except Exception:
         run_folder.forget_beginning()
         raise
 
 
-def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig, lessons: _SftLessons) -> LessonModel:
+def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig) -> LessonModel:
     if isinstance(source, ServedTraining):
         return ServedLessonModel(source, config)
     learn, plain = partial(likelihood, source), partial(plain_likelihood, source)
-    return LocalLessonModel(source, config, lessons.held_out, learn, plain)
+    return LocalLessonModel(source, config, learn, plain)
 
 
 def _hold_out(episodes: Episodes, config: SftConfig) -> tuple[list[Episode], list[Episode]]:

@@ -113,8 +113,7 @@ def load_checkpoint(path: Path, training: TrainingState) -> Checkpoint:
     """Puts weights and optimizer back as they were. Raises StorageError if the checkpoint is damaged or does not fit the model."""
     try:
         check_checksums(path)
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        checkpoint = Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
+        checkpoint = Checkpoint(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         training.load(path)
     except Exception as error:
         raise StorageError(
