@@ -76,6 +76,10 @@ class PerToken:
         """(A,) the share of the entropy bonus that each token gets."""
         return torch.ones(self.actions) if self.entropy is None else self.entropy
 
+    def by_turn(self) -> list[tuple[int, Tensor]]:
+        """Each turn that has trained tokens, in order, and the rows (n,) of these."""
+        return [(turn, (self.turns == turn).nonzero()[:, 0]) for turn in sorted(set(ints(self.turns)))]
+
     def only(self, mask: Tensor) -> Self:
         """Returns the record with the tokens where ``mask`` (A,) bool is true."""
         legal = self.legal

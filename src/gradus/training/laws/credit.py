@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradus.core import Episode, Grader, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import Groups, Samples, ints
+from gradus.training.data.sequences import Groups, Samples, sampled_tokens
 from gradus.training.laws.formulas import FORMULAS
 from gradus.training.laws.runner import NotMeasured, Pairs, close, holds, worst_of
 
@@ -71,10 +71,9 @@ def advantages_again(
     largest = max(float(np.abs(values).max()), 1e-6)
     for sample in samples[::every]:
         member = members[sample.episode]
-        for turn in sorted(set(ints(sample.turns))):
+        for turn, rows in sample.by_turn():
             of_turn = values[sample.episode, member.places[turn]]
             by_token = spans.by_token(member.episode.turns[turn], of_turn, renderer)
-            rows = (sample.turns == turn).nonzero()[:, 0]
             again = by_token[sample.offsets[rows].numpy()]
             place = f"group {member.group}, episode {sample.episode}, turn {turn}: the advantage of a token"
             yield worst_of(sample.credited[rows].numpy(), again, place, _ALLOWED * largest)
@@ -146,13 +145,9 @@ def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights:
 
 def _whitened(members: Sequence[GroupMember], rewards: Array) -> Array:
     """Rewards (N,) less their mean over the sampled tokens, over the deviation there; 0 if they do not differ."""
-    by_token = np.repeat(rewards, [_sampled_tokens(member.episode) for member in members])
+    by_token = np.repeat(rewards, [sampled_tokens(member.episode) for member in members])
     deviation = by_token.std() if _differ(by_token) else math.inf
     return (rewards - by_token.mean()) / deviation
-
-
-def _sampled_tokens(episode: Episode) -> int:
-    return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
 
 
 def _component(episode: Episode, name: str) -> float:

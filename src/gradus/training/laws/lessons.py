@@ -75,8 +75,8 @@ def _learned_tokens(batch: Samples) -> dict[tuple[int, int], list[int]]:
     """Episode and turn -> the ids that a batch learns of it."""
     learned: dict[tuple[int, int], list[int]] = {}
     for sample in batch:
-        for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
-            learned.setdefault((sample.episode, turn), []).append(token)
+        for turn, rows in sample.by_turn():
+            learned.setdefault((sample.episode, turn), []).extend(ints(sample.learned_ids[rows]))
     return learned
 
 
@@ -106,8 +106,7 @@ def said_again(renderer: Renderer, episode: Episode, sample: TrainingSample, con
     place = (
         f"episode {sample.episode} of the step: the tokens that its sample learns are its answers (which episode, turn)"
     )
-    for turn in set(ints(sample.turns)):
-        rows = sample.turns == turn
+    for turn, rows in sample.by_turn():
         ids, tokens = ints(sample.learned_ids[rows]), episode.turns[turn].tokens
         if tokens is None:
             yield holds(renderer.decode(ids).strip() in episode.turns[turn].action, place)
@@ -198,12 +197,11 @@ def stated_again(
 
     ``logprobs`` (A,): what the teacher has of the tokens, in place of targets that the sample carries.
     """
-    for turn in sorted(set(ints(sample.turns)))[-_TURNS:]:
+    for turn, rows in sample.by_turn()[-_TURNS:]:
         if not stated[turn] or math.prod(len(span.answers) for span in stated[turn]) > _ANSWERS:
             continue
         answers = _spelled_answers(renderer, stated[turn])
-        rows = ints((sample.turns == turn).nonzero()[:, 0])
-        for place, (row, token) in enumerate(zip(rows, ints(sample.learned_ids[rows]), strict=True)):
+        for place, (row, token) in enumerate(zip(ints(rows), ints(sample.learned_ids[rows]), strict=True)):
             shares: dict[int, float] = {}
             for spelled, chance in answers:
                 shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance

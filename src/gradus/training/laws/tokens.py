@@ -50,8 +50,8 @@ def _contexts_again(turns: Sequence[Turn], sample: TrainingSample) -> Pairs:
     """Each answer stands behind what the policy had read; what was shown, which observations predict, is what stands between answers."""
     shown: list[int] = []
     last: int | None = None  # behind the answer before
-    for index in sorted(set(ints(sample.turns))):
-        tokens, rows = turns[index].tokens, sample.turns == index
+    for index, rows in sample.by_turn():
+        tokens = turns[index].tokens
         if tokens is None:
             return
         # Also if the first tokens of the answer are not trained.
