@@ -218,101 +218,54 @@ def _split(branch: _Branch, sequences: Samples, budget: int) -> list[_Branch]:
     return parts
 
 
-@frozen_record
-class _Rows:
-    """The suffixes of a microbatch, row by row: the sample, its index, its prefix (number and length), and the two rectangles."""
-
-    samples: Samples
-    indexes: tuple[int, ...]
-    prefix: Sequence[int]
-    start: Sequence[int]
-    prefixes: tuple[int, int]
-    longest: int
-
-    def sources(self, row: int, positions: Tensor) -> Tensor:
-        """The places in the microbatch that predict the tokens at ``positions`` of a row's sample.
-
-        The first sampled token often has its source in a shared prefix.
-        """
-        before = positions - 1
-        prefixes, longest_prefix = self.prefixes
-        in_suffix = prefixes * longest_prefix + row * self.longest + before - self.start[row]
-        in_prefix = self.prefix[row] * longest_prefix + before
-        return torch.where(before >= self.start[row], in_suffix, in_prefix)
-
-
 def _layout(branches: Sequence[_Branch], sequences: Samples, vocabulary: int | None) -> MicroBatch:
-    numbered = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
-    shared = branches[0].prefix > 0
-    rows = _Rows(
-        samples=[sequences[index] for _, index in numbered],
-        indexes=tuple(index for _, index in numbered),
-        prefix=[number for number, _ in numbered],
-        start=[branches[number].prefix for number, _ in numbered],
-        prefixes=(
-            len(branches) if shared else 0,
-            max(branch.prefix for branch in branches),
-        ),  # (0, 0) if none is shared
-        longest=max(branch.longest for branch in branches),
+    """Lays the branches into two rectangles, row by row."""
+    members = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
+    indexes = tuple(index for _, index in members)
+    shared = [branch for branch in branches if branch.prefix]  # all, or none
+    tree = Tree(
+        prefixes=(len(shared), max(branch.prefix for branch in branches)),
+        suffixes=(len(members), max(branch.longest for branch in branches)),
+        lengths=tuple(branch.prefix for branch in shared),
+        members=tuple(len(branch.members) for branch in shared),
     )
-    prefix_ids = torch.zeros(rows.prefixes, dtype=torch.int64)
-    for number, branch in enumerate(branches if shared else ()):
-        first_member = sequences[branch.members[0]]
-        prefix_ids[number, : branch.prefix] = first_member.ids[: branch.prefix]
-    suffix_ids = torch.zeros((len(numbered), rows.longest), dtype=torch.int64)
+    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
+    input_ids = torch.zeros(prefixes * longest_prefix + rows * longest, dtype=torch.int64)
+    positions = [torch.arange(longest_prefix).repeat(prefixes)]
+    places: list[Tensor] = []  # of a sample's tokens in the row
     tokens = sum(branch.prefix for branch in branches)
-    for row, (sample, start) in enumerate(zip(rows.samples, rows.start, strict=True)):
-        suffix = sample.ids[start : sample.reach]
-        suffix_ids[row, : len(suffix)] = suffix
-        tokens += len(suffix)
+    for row, (number, index) in enumerate(members):
+        sample, start = sequences[index], branches[number].prefix
+        before = number * longest_prefix + torch.arange(start)
+        behind = prefixes * longest_prefix + row * longest + torch.arange(sample.reach - start)
+        places.append(torch.cat([before, behind]))
+        input_ids[places[-1]] = sample.ids[: sample.reach]
+        # Padding has the place of its row's last token: one behind it may be beyond the model's context.
+        positions.append((start + torch.arange(longest)).clamp(max=sample.reach - 1))
+        tokens += len(behind)
+    labels = _labels([sequences[index] for index in indexes], places, vocabulary)
     return MicroBatch(
-        input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
-        positions=_positions(rows),
-        tree=_tree(branches if shared else (), rows),
-        labels=_labels(rows, vocabulary),
-        sequences=rows.indexes,
+        input_ids=input_ids[None],
+        positions=torch.cat(positions)[None],
+        tree=tree,
+        labels=labels,
+        sequences=indexes,
         tokens=tokens,
     )
 
 
-def _positions(rows: _Rows) -> Tensor:
-    """(1, P * Lp + B * Ls). Padding has the place of its row's last token: one behind it may be beyond the model's context."""
-    prefixes, longest_prefix = rows.prefixes
-    last = torch.tensor([sample.reach - 1 for sample in rows.samples])
-    suffixes = torch.tensor(rows.start)[:, None] + torch.arange(rows.longest)
-    suffixes = torch.minimum(suffixes, last[:, None])
-    return torch.cat([torch.arange(longest_prefix).repeat(prefixes), suffixes.ravel()])[None]
-
-
-def _tree(branches: Sequence[_Branch], rows: _Rows) -> Tree:
-    return Tree(
-        prefixes=rows.prefixes,
-        suffixes=(len(rows.samples), rows.longest),
-        lengths=tuple(branch.prefix for branch in branches),
-        members=tuple(len(branch.members) for branch in branches),
-    )
-
-
-def _labels(rows: _Rows, vocabulary: int | None) -> Labels:
-    """Says where each sampled token, and each that the environment showed, is predicted from."""
-    source: list[Tensor] = []
-    read_source: list[Tensor] = []
-    read_target: list[Tensor] = []
-    for row, sample in enumerate(rows.samples):
-        source.append(rows.sources(row, sample.positions))
-        read = torch.empty(0, dtype=torch.int64) if sample.read is None else sample.read
-        read = read[read < sample.reach]
-        read_source.append(rows.sources(row, read))
-        read_target.append(sample.ids[read])
-    lengths = torch.tensor([sample.actions for sample in rows.samples])
+def _labels(samples: Samples, places: Sequence[Tensor], vocabulary: int | None) -> Labels:
+    """Says where each sampled token, and each that the environment showed, is predicted from: often in a shared prefix."""
+    pairs = list(zip(samples, places, strict=True))
+    lengths = torch.tensor([sample.actions for sample in samples])
     return Labels(
-        source=torch.cat(source),
-        read_source=torch.cat(read_source),
-        read_target=torch.cat(read_target),
-        target=torch.cat([sample.learned_ids for sample in rows.samples]),
-        row=torch.arange(len(rows.samples)).repeat_interleave(lengths),
-        legal=_legal(rows.samples, vocabulary),
-        soft=_soft(rows.samples),
+        source=torch.cat([place[sample.positions - 1] for sample, place in pairs]),
+        read_source=torch.cat([place[sample.shown - 1] for sample, place in pairs]),
+        read_target=torch.cat([sample.ids[sample.shown] for sample in samples]),
+        target=torch.cat([sample.learned_ids for sample in samples]),
+        row=torch.arange(len(samples)).repeat_interleave(lengths),
+        legal=_legal(samples, vocabulary),
+        soft=_soft(samples),
     )
 
 

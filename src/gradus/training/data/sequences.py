@@ -128,6 +128,11 @@ class TrainingSample(PerToken):
         return self.ids[self.positions] if self.targets is None else self.targets
 
     @property
+    def shown(self) -> Tensor:
+        """(R,) where the tokens stand that the environment showed and that are computed."""
+        return self.ids[:0] if self.read is None else self.read[self.read < self.reach]
+
+    @property
     def reach(self) -> int:
         """The number of tokens that must be computed: the last trained one is predicted, never read."""
         return int(self.positions[-1])
