@@ -43,18 +43,14 @@ class Tree:
         """(1 or B, 1, Ls, Lp + Ls), 0 where a suffix token may look and -inf elsewhere; None without prefixes. Made when first used."""
         if not self.lengths:
             return None
-        longest_prefix = self.prefixes[1]
-        rows, longest = self.suffixes
-        # One mask serves all rows if their prefixes are equally long.
-        causal = torch.ones((longest, longest), dtype=torch.bool).tril()
+        longest = self.suffixes[1]
+        lengths = torch.tensor(self.lengths).repeat_interleave(torch.tensor(self.members))
         if len(set(self.lengths)) == 1:
-            prefix = torch.ones((longest, longest_prefix), dtype=torch.bool)
-            visible = torch.cat([prefix, causal], dim=1)[None, None]
-        else:
-            lengths = torch.tensor(self.lengths).repeat_interleave(torch.tensor(self.members))
-            inside = torch.arange(longest_prefix) < lengths[:, None]
-            prefix = inside[:, None].expand(rows, longest, longest_prefix)
-            visible = torch.cat([prefix, causal.expand(rows, longest, longest)], dim=2)[:, None]
+            lengths = lengths[:1]  # one mask serves all rows
+        inside = torch.arange(self.prefixes[1]) < lengths[:, None]
+        prefix = inside[:, None].expand(-1, longest, -1)
+        causal = torch.ones((longest, longest), dtype=torch.bool).tril()
+        visible = torch.cat([prefix, causal.expand(len(lengths), -1, -1)], dim=2)[:, None]
         return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(~visible, float("-inf"))
 
 

@@ -16,7 +16,7 @@ from gradus.core.waiting import blocking
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import episodes_of
-from gradus.training.data.sequences import Groups, TrainingSample, episode_samples, ints
+from gradus.training.data.sequences import Groups, TrainingSample, episode_samples
 from gradus.training.laws.grading import asked_again, graded_again, member_of, weighed_again
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_scores
 from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds, in_order
@@ -134,20 +134,19 @@ class RolledOut:
         rows = torch.arange(len(chances))
         above = chances.cumsum(-1)[rows, sample.learned_ids]
         below = above - chances[rows, sample.learned_ids]
-        places = list(zip(ints(sample.turns), ints(sample.offsets), strict=True))
         distances: list[Tensor] = []
         # An episode does not say in which round of dynamic sampling it was rolled out: one of them must fit.
         rounds = [()] if self.rounds is None else [(number,) for number in range(self.rounds + 1)]
         for ending in rounds:
-            numbers: dict[int, list[float]] = {}
-            for turn in set(ints(sample.turns)):
+            points = torch.zeros_like(above)
+            for turn, rows in sample.by_turn():
                 seed = child_seed(self.seed, *self.key, *ending, episode.group, episode.member, turn)
-                numbers[turn] = np.random.default_rng(seed).random(self.sampling.max_new_tokens).tolist()
-            points = torch.tensor([numbers[turn][offset] for turn, offset in places], dtype=torch.float64)
+                numbers = np.random.default_rng(seed).random(self.sampling.max_new_tokens)
+                points[rows] = torch.from_numpy(numbers)[sample.offsets[rows]]
             distances.append(torch.maximum(below - points, points - above))
         distance = min(distances, key=lambda values: float(values.max()))
         worst = int(distance.argmax())
-        turn, offset = places[worst]
+        turn, offset = int(sample.turns[worst]), int(sample.offsets[worst])
         outside = "how far its random number (seed, key of the step, group, member) lies outside of the token's share"
         place = f"group {episode.group}, member {episode.member}, turn {turn}, token {offset}: {outside}"
         yield Pair(max(0.0, float(distance[worst])), 0.0, place, 1e-3 if self.exact else 0.1)

@@ -41,9 +41,11 @@ def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:
             for offset, (token, logprob) in enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True)):
                 sampled[index, offset, token, logprob] += 1
         actual = trained.get(number, Counter[Token]())
-        yield Pair(actual.total(), sampled.total(), f"{place}: trained tokens")
-        where = f"{place}: trained tokens that are those of the sampler, by turn, position, id and log-prob"
-        yield Pair((actual & sampled).total(), sampled.total(), where)
+        parted = (actual - sampled) + (sampled - actual)
+        where = (
+            f"{place}: trained tokens that are not those of the sampler, by turn, position, id and log-prob, or lacking"
+        )
+        yield Pair(parted.total(), 0, where)
 
 
 def _contexts_again(turns: Sequence[Turn], sample: TrainingSample) -> Pairs:
