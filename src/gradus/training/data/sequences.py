@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, cast
+from itertools import compress
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -82,25 +83,16 @@ class PerToken:
 
     def only(self, mask: Tensor) -> Self:
         """Returns the record with the tokens where ``mask`` (A,) bool is true."""
-        legal = self.legal
-        if legal is not None:
-            legal = tuple(legal[place] for place in ints(mask.nonzero()[:, 0]))
-        return replace(
-            self,
-            positions=self.positions[mask],
-            logprobs=self.logprobs[mask],
-            turns=self.turns[mask],
-            offsets=self.offsets[mask],
-            legal=legal,
-            targets=_cut(self.targets, mask),
-            advantages=_cut(self.advantages, mask),
-            entropy=_cut(self.entropy, mask),
-            soft=None if self.soft is None else (self.soft[0][mask], self.soft[1][mask]),
-        )
-
-
-def _cut(values: Tensor | None, mask: Tensor) -> Tensor | None:
-    return None if values is None else values[mask]
+        cut: dict[str, Any] = {}
+        for name in ("positions", "logprobs", "turns", "offsets", "targets", "advantages", "entropy"):
+            values = getattr(self, name)
+            cut[name] = None if values is None else values[mask]
+        if self.legal is not None:
+            cut["legal"] = tuple(compress(self.legal, ints(mask)))
+        if self.soft is not None:
+            ids, chances = self.soft
+            cut["soft"] = (ids[mask], chances[mask])
+        return replace(self, **cut)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
