@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
-from gradus.core import ConfigError, Episode, Renderer, child_seed
+from gradus.core import ConfigError, Episode, child_seed
 from gradus.core.records import FAULTS
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import Episodes, Samples, TrainingSample
@@ -58,18 +60,10 @@ def train_sft(
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     source = model if isinstance(model, ServedTraining) else prepare_model(model, config)
     words = source.words if isinstance(source, ServedTraining) else source
-    training, validation = _hold_out(episodes, config)
-    samples = text_sequences(words, training)
-    if config.observations and not any(sample.read is not None and len(sample.read) for sample in samples):
-        raise ConfigError(
-            "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
-        )
-    held_out = text_sequences(words, validation) if validation else []
+    lessons = _SftLessons(config, words, *_hold_out(episodes, config))
     run_folder.open(config, resume=resume)
     try:
-        splits = {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))}
-        store_splits(run_folder, splits)
-        lessons = _SftLessons(config, samples, held_out, words.renderer, training, validation)
+        store_splits(run_folder, {"teach": lessons.taught, "validation": set(map(task_id, lessons.validation))})
         trainer = LessonTrainer(_lesson_model(source, config), config, run_folder, lessons)
         return trainer.run(options, resume=resume)
     except Exception:
@@ -107,23 +101,26 @@ class _SftLessons(Lessons):
     def __init__(
         self,
         config: SftConfig,
-        samples: Samples,
-        held_out: Samples,
-        renderer: Renderer,
+        words: LoadedTokenizer,
         training: Episodes,
         validation: Episodes,
     ) -> None:
-        self._config, self._samples = config, samples
-        self._renderer, self._training, self._validation = renderer, training, validation
+        self._config, self._renderer = config, words.renderer
+        self._training, self.validation = training, validation
         self.taught = set(map(task_id, training))
-        by_episode: dict[int, list[TrainingSample]] = {}
-        for sample in samples:
-            by_episode.setdefault(sample.episode, []).append(sample)
-        self._episodes = [by_episode[number] for number in sorted(by_episode)]
-        self._augmented = Augmented(config, samples)
-        # Read with noise too, so that the loss is of what is trained.
-        self.held_out = [self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)]
-        self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
+        self._samples = text_sequences(words, training)
+        if config.observations and not any(len(sample.shown) for sample in self._samples):
+            raise ConfigError(
+                "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
+            )
+        # Samples of one episode stand together, in the order of episodes.
+        self._episodes = [list(samples) for _, samples in groupby(self._samples, attrgetter("episode"))]
+        self._augmented = Augmented(config, self._samples)
+        if validation:
+            held_out = enumerate(text_sequences(words, validation))
+            # Read with noise too, so that the loss is of what is trained.
+            self.held_out = [self._augmented.noisy(sample, "check", number) for number, sample in held_out]
+        self.validation_every = math.ceil(len(self._episodes) / config.batch_size)  # once an epoch
         self.patience = config.patience
         self.steps = config.epochs * self.validation_every
         if config.max_steps is not None:
@@ -146,10 +143,10 @@ class _SftLessons(Lessons):
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the text of a step to the episodes, and, at the first, the order of two epochs. Raises LawBroken."""
         if step == 1:
-            laws.check("tasks", held_out_tasks, self._training, self._validation, self._config.validation_share)
+            laws.check("tasks", held_out_tasks, self._training, self.validation, self._config.validation_share)
             steps = self.validation_every
             laws.check("tasks", order_of_lessons, self.batch, self.epoch, steps, self._samples, self._training)
-            laws.check("text", lesson_text, self._renderer, self._validation, self.held_out, self._config, None)
+            laws.check("text", lesson_text, self._renderer, self.validation, self.held_out, self._config, None)
         place = divmod(step - 1, self.validation_every)
         turns = turns_again(self._config, *place)
         laws.check("text", lesson_text, self._renderer, self._training, samples, self._config, turns)
