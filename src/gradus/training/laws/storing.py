@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import torch as safetensors
 from torch.testing import assert_close
@@ -22,6 +23,7 @@ from gradus.core.values import Json, plain
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import episodes_of, read_episodes
+from gradus.stats import mean_of
 from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
@@ -33,6 +35,12 @@ _GROUPS = 2  # of a step, whose episodes are stored
 _ROOM = 256  # tokens of an answer outside of an environment, at least
 _LARGEST = 2**30  # bytes that are read back
 _FILES: Any = safetensors  # it has no types
+_STOPS = {
+    "failed_episodes": ("failed",),
+    "broken_episodes": ("broken",),
+    "turn_limit_episodes": ("turn_limit",),
+    "truncated_episodes": ("truncated", "turn_limit", "token_limit"),
+}
 _ROLES = (("validation", "conditions"), ("teach", "train"))  # of tasks that judge, and of those that are learned
 
 
@@ -154,21 +162,18 @@ def figures_again(record: Mapping[str, Any], groups: Groups, further: Mapping[st
     said = [(episode.task.seed, turn.action) for episode in completed for turn in episode.turns]
     rewards = [_present(group.values()) for group in groups]
     earned = list(chain.from_iterable(rewards))
-    stops = [episode.stop.value for episode in episodes]
     values: dict[str, Sequence[float | None]] = {
         "reward_mean": earned,
         "reward_std": [pstdev(group) for group in rewards if len(group) > 1],
         "true_reward_mean": [episode.metrics.get("true_reward") for episode in completed],
         "zero_variance_groups": [max(group) - min(group) <= 1e-9 for group in rewards if group],
-        "failed_episodes": [stop == "failed" for stop in stops],
-        "broken_episodes": [stop == "broken" for stop in stops],
-        "turn_limit_episodes": [stop == "turn_limit" for stop in stops],
-        "truncated_episodes": [stop in ("truncated", "turn_limit", "token_limit") for stop in stops],
         "ungraded_episodes": [each.reward_value is None and each.stop.value != "failed" for each in episodes],
         "invalid_actions": [not turn.valid for turn in turns],
         "turns_mean": [len(episode.turns) for episode in completed],
         "action_tokens_mean": [_tokens(episode.turns, "action_ids") for episode in completed],
     }
+    for name, stops in _STOPS.items():
+        values[name] = [episode.stop.value in stops for episode in episodes]
     figures: dict[str, Any] = {**record}
     columns: dict[str, list[Mapping[str, float | None]]] = {
         "components": [episode.reward.components if episode.reward else {} for episode in completed],
@@ -178,15 +183,13 @@ def figures_again(record: Mapping[str, Any], groups: Groups, further: Mapping[st
         for name in set(chain.from_iterable(rows)) - {"true_reward"}:
             figures[f"{kind} {name}"] = record[kind].get(name)
             values[f"{kind} {name}"] = [row.get(name) for row in rows]
-    again = {name: _mean(column) for name, column in values.items()}
-    answers = [answer for _, answer in said]
+    again = {name: mean_of(column) for name, column in values.items()}
+    information = math.fsum(_entropy(column) for column in zip(*said, strict=True)) - _entropy(said)
     action_tokens = _tokens(turns, "action_ids")
     again |= {
         "reward_total_std": pstdev(earned) if len(earned) > 1 else None,
         "distinct_actions": len({turn.action for turn in turns}) / len(turns) if turns else None,
-        "answer_information": _entropy(answers) + _entropy([seed for seed, _ in said]) - _entropy(said)
-        if said
-        else None,
+        "answer_information": information if said else None,
         "groups": len(groups),
         "action_tokens": action_tokens,
         "tokens": action_tokens + _tokens(turns, "context_ids"),
@@ -220,18 +223,12 @@ def _tokens(turns: Sequence[Turn], name: str) -> int:
 
 def _entropy(values: Sequence[Hashable]) -> float:
     """Of how often each value comes, nats."""
-    shares = [count / len(values) for count in Counter(values).values()]
-    return -math.fsum(share * math.log(share) for share in shares)
+    shares = np.array(list(Counter(values).values())) / max(len(values), 1)
+    return -float(shares @ np.log(shares))
 
 
 def _present(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of those that are present; None of none."""
-    present = _present(values)
-    return fmean(present) if present else None
 
 
 def splits_again(folder: Path, roles: Mapping[str, Collection[str]]) -> Pairs:
