@@ -360,7 +360,8 @@ class UpdateLaws(StepLaws):
 
     def _terms_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """Each term's gradient of some members of a group, in one pass, against the model's own forward pass over each alone."""
-        formula, config, part = self._formula(), trainer.config, self._part(plan)
+        self._formula()
+        config, part = trainer.config, self._part(plan)
         names = [name for name in _TERMS if getattr(config, name)]
         if self.runner.step == 1:
             names = ["policy", *names]
@@ -369,21 +370,20 @@ class UpdateLaws(StepLaws):
         for name in names:
             # One term at a time: a fault in a small one would drown in the gradient of the others.
             coefficients = {other: getattr(config, other) if other == name else 0.0 for other in _TERMS}
-            alone = replace(trainer, config=config.model_copy(update=coefficients), reference=None)
-            shares: dict[int, float] = {}
-            samples = part.samples
-            if name == "policy":
-                shares = self._shares(formula, plan.dealt)
-            else:
-                samples = {index: _without_advantages(sample) for index, sample in samples.items()}
-            first = self.gradient(_losses(alone, replace(part, samples=samples), trainer.budget.tokens))
-            second = self.gradient(self._plain(plan, index, shares.get(index), name, config) for index in part.local)
+            one_term = replace(trainer, config=config.model_copy(update=coefficients), reference=None)
+            samples: dict[int, TrainingSample] = {}
+            for index, sample in part.samples.items():
+                silent = torch.zeros_like(sample.credited)
+                samples[index] = sample if name == "policy" else replace(sample, advantages=silent)
+            first = self.gradient(_losses(one_term, replace(part, samples=samples), trainer.budget.tokens))
+            second = self.gradient(self._plain(plan, index, name, config) for index in part.local)
             yield self.same_gradient(first, second, f"{name} in {len(part.local)} samples, by a plain pass")
 
-    def _plain(self, plan: UpdatePlan, index: int, share: float | None, name: str, config: GrpoConfig) -> Tensor:
+    def _plain(self, plan: UpdatePlan, index: int, name: str, config: GrpoConfig) -> Tensor:
         """What a sample adds to one term of the loss at ratio 1."""
         sample = self.samples[index]
-        if share is not None:
+        if name == "policy":
+            share = self._shares(self._formula(), plan.dealt)[index]
             logprobs = plain_logprobs(self.loaded, config.sampling, sample)
             return -share * (sample.credited.to(logprobs) * logprobs).sum()
         if name == "entropy_coef":
@@ -410,8 +410,3 @@ def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[T
     with precision(trainer.loaded, trainer.config):
         for batch in trainer.cut(plan, tokens):
             yield microbatch_loss(trainer, plan, batch.to(trainer.loaded.device))[0]
-
-
-def _without_advantages(sample: TrainingSample) -> TrainingSample:
-    """The sample with advantages of 0: what is left is the other terms."""
-    return replace(sample, advantages=torch.zeros_like(sample.credited))
