@@ -44,6 +44,7 @@ from gradus.training.laws.tasks import order_again
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, Lessons, LessonTrainer, turns_of
+from gradus.training.run.checkpoints import begun
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
@@ -76,8 +77,7 @@ def train_distill(
         )
     options = options or RunOptions()
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    run_folder.open(config, resume=resume)
-    try:
+    with begun(run_folder, config, resume=resume):
         count = config.max_steps * config.batch_size
         tasks = distillation_tasks(spec, config, count, reserved)
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
@@ -87,9 +87,6 @@ def train_distill(
         plain = partial(plain_divergence, loaded, teacher.model, config.divergence, temperature)
         taught = LocalLessonModel(loaded, config, lessons.learn, plain)
         return LessonTrainer(taught, config, run_folder, lessons).run(options, resume=resume)
-    except Exception:
-        run_folder.forget_beginning()
-        raise
 
 
 class _DistillLessons(Lessons):

@@ -28,7 +28,6 @@ from gradus.training.laws.credit import dropped_again, settings_again
 from gradus.training.laws.grading import add_pairs, independence, kinds_of
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.rolled import RolledOut
-from gradus.training.laws.runner import LawBroken
 from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import (
     best_again,
@@ -44,7 +43,7 @@ from gradus.training.laws.storing import (
 )
 from gradus.training.laws.tasks import epochs_again, judges_again, same_tasks, tasks_again, trained_again
 from gradus.training.learner import Learner, StepLearner
-from gradus.training.run.checkpoints import Checkpoint, go_back, loop_values, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, begun, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
@@ -135,8 +134,7 @@ def train_learner(
 ) -> GrpoResult:
     """:func:`train_grpo` of any learner. If a server loses its weights, the run goes back to its last checkpoint, once."""
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    run_folder.open(learner.config, resume=resume)
-    try:
+    with begun(run_folder, learner.config, resume=resume):
         loop = GrpoLoop(learner, spec, run_folder, options)
         if resume:
             loop.restore()
@@ -149,11 +147,6 @@ def train_learner(
         loop.restore()
         learner.sync_weights()
         return loop.run()
-    except Exception as error:
-        if isinstance(error, LawBroken):
-            run_folder.append(error.alert(learner.laws.step))
-        run_folder.forget_beginning()
-        raise
 
 
 class GrpoLoop:

@@ -23,7 +23,7 @@ from gradus.training.engine.optimizers import lr_at
 from gradus.training.laws.lessons import lowest_again
 from gradus.training.laws.models import loaded_again
 from gradus.training.laws.movement import scheduled_rate
-from gradus.training.laws.runner import LawBroken, LawRunner
+from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.storing import check_checkpoint, folder_again, line_again, splits_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, loop_values, save_checkpoint
@@ -229,13 +229,6 @@ class LessonTrainer:
 
     def run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         """Takes all steps that remain, shows them, and writes ``best`` and ``final``."""
-        try:
-            return self._run(options, resume=resume)
-        except LawBroken as broken:
-            self.folder.append(broken.alert(self.laws.step))
-            raise
-
-    def _run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         if resume:
             self.restore()
         started = time.perf_counter()

@@ -33,6 +33,7 @@ from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, Lessons, LessonTrainer
+from gradus.training.run.checkpoints import begun
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
@@ -61,14 +62,10 @@ def train_sft(
     source = model if isinstance(model, ServedTraining) else prepare_model(model, config)
     words = source.words if isinstance(source, ServedTraining) else source
     lessons = _SftLessons(config, words, *_hold_out(episodes, config))
-    run_folder.open(config, resume=resume)
-    try:
+    with begun(run_folder, config, resume=resume):
         store_splits(run_folder, {"teach": lessons.taught, "validation": set(map(task_id, lessons.validation))})
         trainer = LessonTrainer(_lesson_model(source, config), config, run_folder, lessons)
         return trainer.run(options, resume=resume)
-    except Exception:
-        run_folder.forget_beginning()
-        raise
 
 
 def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig) -> LessonModel:

@@ -201,24 +201,25 @@ def stated_again(
         if not stated[turn] or math.prod(len(span.answers) for span in stated[turn]) > _ANSWERS:
             continue
         answers = _spelled_answers(renderer, stated[turn])
-        for place, (row, token) in enumerate(zip(ints(rows), ints(sample.learned_ids[rows]), strict=True)):
+        said = tuple(ints(sample.learned_ids[rows]))
+        for place, row in enumerate(ints(rows)):
             shares: dict[int, float] = {}
             for spelled, chance in answers:
-                shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance
+                if spelled[:place] == said[:place]:
+                    shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance
+            # The student says what the teacher never does: from here on there is no target.
+            if not math.fsum(shares.values()):
+                break
             if logprobs is None:
                 assert sample.soft is not None
                 ids, chances = (part[row] for part in sample.soft)
                 word = max(shares, key=shares.__getitem__)
                 target = float(chances[ids == word].sum())
             else:
-                word = token
+                word = said[place]
                 target = float(logprobs[row].exp().nan_to_num(0.0))
             where = f"turn {turn}, token {place}: the teacher's probability of a token (the target), from the answers that it states"
             yield Pair(target, shares.get(word, 0.0) / math.fsum(shares.values()), where, 1e-4)
-            answers = [(spelled, chance) for spelled, chance in answers if spelled[place] == token]
-            # The student says what the teacher never does: from here on there is no target.
-            if not math.fsum(chance for _, chance in answers):
-                break
 
 
 def _spelled_answers(renderer: ChatRenderer, spans: AnswerDistribution) -> list[tuple[Sequence[int], float]]:
@@ -228,7 +229,7 @@ def _spelled_answers(renderer: ChatRenderer, spans: AnswerDistribution) -> list[
     for combination in product(*words):
         text = " ".join(word for word, _ in combination)
         chance = math.prod([chance for _, chance in combination])
-        answers.append((renderer.encode_answer(text), float(chance)))
+        answers.append((tuple(renderer.encode_answer(text)), float(chance)))
     return answers
 
 

@@ -82,17 +82,17 @@ class NotMeasured(Exception):
 
 
 class LawBroken(TrainingError):
-    """Two computations of one thing differ by more than rounding. ``law`` names it."""
+    """Two computations of one thing differ by more than rounding, at a ``step``. ``law`` names it."""
 
-    def __init__(self, law: LawName, message: str) -> None:
+    def __init__(self, law: LawName, step: int, message: str) -> None:
         super().__init__(message)
-        self.law = law
+        self.law, self.step = law, step
 
-    def alert(self, step: int) -> dict[str, Any]:
+    def alert(self) -> dict[str, Any]:
         """Returns the record of the metrics that says so."""
         return {
             "kind": "alert",
-            "step": step,
+            "step": self.step,
             "rule": f"law {self.law}",
             "severity": "stop",
             "evidence": str(self),
@@ -149,6 +149,7 @@ class LawRunner:
             return
         raise LawBroken(
             law,
+            self.step,
             f"law broken: {law}: {LAWS[law]}. Step {self.step}, {pair.place}: the run has {pair.first:.6g}, computed again it is "
             f"{pair.second:.6g} (rounding explains {pair.allowed:.2g}). The second computation is in gradus/training/laws/{file}; what "
             f"computes the first is at fault, or the law does not hold here: then set grpo.laws.off = ['{law}']",
