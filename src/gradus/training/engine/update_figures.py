@@ -20,6 +20,7 @@ from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
+from gradus.training.trainer_config import TrainerConfig
 
 _MISMATCH = "mismatch_"  # begins the figures of a correction
 _LIBRARY = frozenset({"clip_fraction", "ratio_max", "approx_kl"})  # what the losses of the library measure
@@ -140,7 +141,7 @@ def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
 
     It is, unless sampler and trainer are one function: in this process, in float32.
     """
-    return _samples_elsewhere(config) or not _exact(loaded, config)
+    return _samples_elsewhere(config) or not computes_exactly(loaded, config)
 
 
 def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
@@ -149,14 +150,15 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
     if _samples_elsewhere(config):
         return SERVER_LIMITS
-    return EXACT_LIMITS if _exact(loaded, config) else _ROUNDED
+    return EXACT_LIMITS if computes_exactly(loaded, config) else _ROUNDED
 
 
 def _samples_elsewhere(config: GrpoConfig) -> bool:
     return config.sampler != "local" or config.correction is not None
 
 
-def _exact(loaded: LoadedModel, config: GrpoConfig) -> bool:
+def computes_exactly(loaded: LoadedModel, config: TrainerConfig) -> bool:
+    """Says whether a model computes in float32 at least, as it is."""
     wide = loaded.dtype in (torch.float32, torch.float64)
     rounded = autocasts(config.autocast, loaded.device) or getattr(loaded.model, "is_quantized", False)
     return wide and not rounded
