@@ -40,7 +40,7 @@ from gradus.training.laws.lessons import (
 from gradus.training.laws.rolled import RolledOut
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
-from gradus.training.laws.tasks import order_again
+from gradus.training.laws.tasks import usable_again
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, Lessons, LessonTrainer, turns_of
@@ -144,7 +144,7 @@ class _DistillLessons(Lessons):
         """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
         student, spec, config = self._student, self._spec, self._config
         limit, renderer = spec.max_turns, student.loaded.renderer
-        walked = (task for task in order_again(spec, config) if task.id not in self._reserved)
+        walked = usable_again(spec, config, self._reserved)
         tasks = list(islice(walked, config.batch_size * (step - 1), config.batch_size * step))
         laws.check("tasks", rolled_again, tasks, self._episodes, config, step, student.name, limit)
         first, groups = self._own

@@ -76,7 +76,7 @@ def tasks_again(
     ``trained``: groups that the step trains on.
     """
     judges = {task.id for task in judging} | _condition_ids(spec)
-    walked = islice(_walked(spec, config, judges), before, before + len(groups))
+    walked = islice(usable_again(spec, config, judges), before, before + len(groups))
     expected = sorted((task.seed, task.id) for task in walked)
     actual = sorted((group.task.seed, group.task.id) for group in groups)
     place = f"the tasks of the step that are numbers {before} and up in the run's order of tasks (rows), by its seed"
@@ -86,14 +86,15 @@ def tasks_again(
         yield holds(group.task.id in judges, f"{group.task.seed}: validation or a condition asks the task too", False)
 
 
-def _walked(spec: EnvironmentSpec, config: GrpoConfig, judges: Container[str]) -> Iterator[Task]:
+def usable_again(spec: EnvironmentSpec, config: GrpoConfig | DistillConfig, judges: Container[str]) -> Iterator[Task]:
+    """The tasks of a run one after another, without those that judge."""
     return (task for task in order_again(spec, config) if task.id not in judges)
 
 
 def trained_again(spec: EnvironmentSpec, config: GrpoConfig, judging: Iterable[str], number: int) -> set[str]:
     """The ids of the first ``number`` tasks of a run."""
     judges = {*judging, *_condition_ids(spec)}
-    return {task.id for task in islice(_walked(spec, config, judges), number)}
+    return {task.id for task in islice(usable_again(spec, config, judges), number)}
 
 
 def same_tasks(tasks: Sequence[Task], groups: Groups) -> Pairs:
