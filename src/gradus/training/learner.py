@@ -18,7 +18,7 @@ from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
-from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
+from gradus.training.engine.update import UpdateOptions, UpdateResult, UpdateWatch, policy_update
 from gradus.training.laws.credit import advantages_again, taught_again
 from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
@@ -201,7 +201,9 @@ class Learner(StepLearner):
             if self.laws.due:
                 # The run's settings, not the step's: the law reckons the step's entropy bonus itself.
                 watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference)
-        options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
+        options = UpdateOptions(
+            reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch or UpdateWatch()
+        )
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         # In every step: it costs nothing. Only what is too large is told to the law, so that the metrics stay few.
         exact = self.local_model is not None and is_exact(self.model, config)

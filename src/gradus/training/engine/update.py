@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -68,6 +67,27 @@ class UpdateResult:
         return None if self.logp_diff is None else self.logp_diff.max
 
 
+class UpdateWatch:
+    """What looks on at the updates of a step, and changes nothing. This one sees nothing."""
+
+    def begins(self) -> None:
+        """Before the passes."""
+
+    def watched(
+        self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor, reference: Tensor | None
+    ) -> Tensor:
+        """Returns the log-probs (1, A) that the losses of a microbatch take; ``entropy`` (A,) and the ``reference``'s (1, A) are beside them."""
+        return tokens.logprobs
+
+    def passed(
+        self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
+    ) -> None:
+        """Between the passes and the optimizer's step."""
+
+    def moved(self, norm: float) -> None:
+        """Behind the optimizer's step."""
+
+
 @frozen_record
 class UpdateOptions:
     """The settings of an update besides its samples.
@@ -79,28 +99,7 @@ class UpdateOptions:
     reference: Reference | None = None
     key: Sequence[int | str] = ()
     budget: PassBudget | None = None
-    watch: UpdateWatch | None = None
-
-
-class UpdateWatch(Protocol):
-    """What looks on at the updates of a step, and changes nothing."""
-
-    def begins(self) -> None:
-        """Before the passes."""
-
-    def watched(
-        self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor, reference: Tensor | None
-    ) -> Tensor:
-        """Returns the log-probs (1, A) that the losses of a microbatch take; ``entropy`` (A,) and the ``reference``'s (1, A) are beside them."""
-        ...
-
-    def passed(
-        self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
-    ) -> None:
-        """Between the passes and the optimizer's step."""
-
-    def moved(self, norm: float) -> None:
-        """Behind the optimizer's step."""
+    watch: UpdateWatch = field(default_factory=UpdateWatch)
 
 
 @frozen_record
@@ -175,7 +174,7 @@ class UpdateTrainer:
     config: GrpoConfig
     reference: Reference | None
     budget: PassBudget
-    watch: UpdateWatch | None
+    watch: UpdateWatch
     shares: bool
     stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
 
@@ -278,8 +277,7 @@ def run_update(
             parts.append(measured if first else replace(measured, differences=()))
             return value
 
-        if watch is not None:
-            watch.begins()
+        watch.begins()
         with precision(trainer.loaded, trainer.config):
             backward_passes(trainer.loaded, optimizer, batches, loss)
             sums = add_up(gather(parts))
@@ -290,12 +288,10 @@ def run_update(
                 )
             logp_diff = measure_logp_diff(sums.differences)
             check_logp_diff(logp_diff, trainer.limits)
-        if watch is not None:
-            watch.passed(trainer, plan, sums.loss, optimizer, lr)
+        watch.passed(trainer, plan, sums.loss, optimizer, lr)
         with precision(trainer.loaded, trainer.config):
             step = apply_gradients(trainer.loaded, optimizer, trainer.config, lr)
-        if watch is not None:
-            watch.moved(step.norm)
+        watch.moved(step.norm)
         return MinibatchResult(sums=sums, step=step, logp_diff=logp_diff)
 
     return trainer.budget.spend(update, plan.longest)
@@ -319,8 +315,7 @@ def microbatch_loss(trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch)
     old = trainer.old_logprobs(indexes, sampled, logprobs)
     tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
     reference = None if trainer.reference is None else _reference_logprobs(trainer, batch)
-    if trainer.watch is not None:
-        tokens = replace(tokens, logprobs=trainer.watch.watched(plan, indexes, tokens, scores.entropy, reference))
+    tokens = replace(tokens, logprobs=trainer.watch.watched(plan, indexes, tokens, scores.entropy, reference))
     loss, metrics = policy_loss(config, plan, tokens)
     if config.entropy_coef:
         shares = flat_row([plan.samples[index].bonus for index in indexes], scores.entropy)

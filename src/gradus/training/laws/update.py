@@ -21,7 +21,7 @@ from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.objective import BatchTokens, UpdatePlan
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
-from gradus.training.engine.update import UpdateResult, UpdateTrainer, microbatch_loss
+from gradus.training.engine.update import UpdateResult, UpdateTrainer, UpdateWatch, microbatch_loss
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
 from gradus.training.laws.movement import gradient_norm
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
@@ -68,7 +68,7 @@ class _Weighed(NamedTuple):
     sizes: Tensor
 
 
-class UpdateLaws(StepLaws):
+class UpdateLaws(StepLaws, UpdateWatch):
     """Watches the updates of a step of GRPO. ``config``: of the run, whatever the step."""
 
     def __init__(
@@ -406,7 +406,7 @@ def fresh_again(largest: float) -> Pairs:
 
 def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[Tensor]:
     """The parts of the loss by the run's own passes of so many tokens each."""
-    trainer = replace(trainer, watch=None)
+    trainer = replace(trainer, watch=UpdateWatch())
     with precision(trainer.loaded, trainer.config):
         for batch in trainer.cut(plan, tokens):
             yield microbatch_loss(trainer, plan, batch.to(trainer.loaded.device))[0]
