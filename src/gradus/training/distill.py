@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms.distillation import find_divergence, on_named_words
-from gradus.core import AnswerDistribution, ConfigError, EnvironmentSpec, Episode, StopReason, Task
+from gradus.core import AnswerDistribution, ConfigError, EnvironmentSpec, Episode, Group, StopReason, Task
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rollouts import roll_out
+from gradus.rollouts import episodes_of, roll_out
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.data.sequences import Groups, Samples, TrainingSample, episode_samples
+from gradus.training.data.sequences import Samples, TrainingSample, episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import distillation_tasks
 from gradus.training.distributed.processes import world
@@ -112,8 +112,9 @@ class _DistillLessons(Lessons):
         self.steps = config.max_steps
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
-        self._episodes: list[Episode] = []  # of the step that was made last
-        self._own: tuple[int, Groups] = 0, ()  # the student's: number of the first group, and all
+        # Of the tasks of a step the teacher rolls out so many, the student the others.
+        self._by_teacher = config.batch_size - round(config.on_policy * config.batch_size)
+        self._groups: list[Group] = []  # of the step that was made last
         self._labelled: list[
             tuple[Episode, TrainingSample, Sequence[AnswerDistribution]]
         ] = []  # of each of its samples
@@ -124,10 +125,9 @@ class _DistillLessons(Lessons):
         size = self._config.batch_size
         first = (step - 1) * size
         tasks = self._tasks[first : first + size]
-        self._episodes.clear()
+        self._groups.clear()
         self._labelled.clear()
-        self._own = 0, ()
-        by_teacher = size - round(self._config.on_policy * size)
+        by_teacher = self._by_teacher
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
         samples += self._roll_out(tasks[by_teacher:], first + by_teacher, turns, by_student=True)
@@ -146,8 +146,7 @@ class _DistillLessons(Lessons):
         limit, renderer = spec.max_turns, student.loaded.renderer
         walked = usable_again(spec, config, self._reserved)
         tasks = list(islice(walked, config.batch_size * (step - 1), config.batch_size * step))
-        laws.check("tasks", rolled_again, tasks, self._episodes, config, step, student.name, limit)
-        first, groups = self._own
+        laws.check("tasks", rolled_again, tasks, episodes_of(self._groups), config, step, student.name, limit)
         RolledOut(
             spec=spec,
             sampling=student.sampling,
@@ -158,8 +157,8 @@ class _DistillLessons(Lessons):
             renderer=renderer,
             loaded=student.loaded,
             exact=is_exact(student.loaded, config),
-            first=first,
-        ).check(laws, groups)
+            first=config.batch_size * (step - 1) + self._by_teacher,
+        ).check(laws, self._groups[self._by_teacher :])
         # Turns that ask the same have the same targets, whichever they are taken from: one sample may not show it.
         for episode, sample, stated in self._labelled[-_STATED:]:
             laws.check("tokens", said_again, renderer, episode, sample, self._config)
@@ -193,9 +192,7 @@ class _DistillLessons(Lessons):
         for number, episode in enumerate(episodes):
             if episode.stop is not StopReason.FAILED:
                 samples += _samples(self._student.loaded, episode, number)
-        self._episodes += episodes
-        if by_student:
-            self._own = first, result.groups
+        self._groups += result.groups
         labelled = self._teacher.label(samples, episodes)
         stated = self._teacher.stated if isinstance(self._teacher, ScriptedTeacher) else [()] * len(episodes)
         for made, sample in zip(samples, labelled, strict=True):
