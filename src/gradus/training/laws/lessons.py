@@ -154,20 +154,19 @@ def order_of_lessons(
     yield holds(epochs == [1, 1, 2], f"the epoch (pass over the episodes) of steps 1, {steps} and {steps + 1}")
     if len(samples) > _MOST_SAMPLES:
         return
-    numbers = {sample.episode for sample in samples}
+    lessons = Counter(sample.episode for sample in samples)
     taught = sum(map(_is_taught, training))
-    yield Pair(len(numbers), taught, "the episodes that are trained on, of those that are not held out for validation")
+    yield Pair(len(lessons), taught, "the episodes that are trained on, of those that are not held out for validation")
     orders: list[list[int]] = []
     for first in (1, 1 + steps):
         epoch = chain.from_iterable(map(batch, range(first, first + steps)))
         orders.append([sample.episode for sample in epoch])
-        lessons = Counter(sample.episode for sample in samples)
         yield alone(
             Counter(orders[-1]).items(),
             lessons.items(),
             "episodes, each with its samples once, that an epoch or the run has",
         )
-    if len(numbers) >= _FEW:
+    if len(lessons) >= _FEW:
         yield holds(orders[0] == orders[1], "two epochs have their episodes in one order", False)
 
 

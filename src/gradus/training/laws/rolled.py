@@ -102,8 +102,10 @@ class RolledOut:
             ids = turn.tokens.action_ids
             is_full = turn.usage.prompt_tokens + len(ids) == loaded.context
             stops = [token in stop_ids for token in ids]
-            ended = not any(stops) and (len(ids) == longest or is_full) if turn.cut else stops[-1:] == [True]
-            if not ended or any(stops[:-1]) or len(ids) > longest:
+            ends = not any(stops) and (len(ids) == longest or is_full)
+            if not turn.cut:
+                ends = sum(stops) == 1 and stops[-1]
+            if not ends or len(ids) > longest:
                 odd.append(f"turn {turn.index}, {len(ids)} tokens, {'cut' if turn.cut else 'complete'}")
         return odd
 

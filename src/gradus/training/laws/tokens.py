@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, cast
 
 from gradus.core import Renderer, Turn
@@ -12,7 +13,7 @@ from gradus.training.laws.credit import group_members
 from gradus.training.laws.runner import NotMeasured, Pair, Pairs, holds
 
 _EPISODES = 8  # whose text is looked at
-Token = tuple[int, int, int, float]  # turn, place within the answer, id, log-prob
+Token = tuple[int, int, int, int, float]  # episode, turn, place within the answer, id, log-prob
 
 
 def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:
@@ -20,32 +21,29 @@ def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:
     members = group_members(groups)
     place = "the episodes that are trained, of those that are graded: one that earned 0 is not missing"
     yield Pair(len({sample.episode for sample in samples}), len(members), place)
-    trained: dict[int, Counter[Token]] = {}
+    trained, sampled = Counter[Token](), Counter[Token]()
     for sample in samples:
-        if sample.episode % every:
+        number = sample.episode
+        if number % every:
             continue
-        member = members[sample.episode]
-        yield Pair(sample.key[0], member.group, f"episode {sample.episode}: the group of its sample")
+        member = members[number]
+        yield Pair(sample.key[0], member.group, f"episode {number}: the group of its sample")
         turns, offsets, ids = map(ints, (sample.turns, sample.offsets, sample.ids[sample.positions]))
         logprobs = cast(list[float], sample.logprobs.tolist())
-        rows = zip(turns, offsets, ids, logprobs, strict=True)
-        trained.setdefault(sample.episode, Counter()).update(rows)
+        trained.update(zip(repeat(number), turns, offsets, ids, logprobs, strict=False))
         yield from _contexts_again(member.episode.turns, sample)
     for number in range(0, len(members), every):
-        place = f"group {members[number].group}, episode {number}"
-        sampled = Counter[Token]()
         for index, turn in enumerate(members[number].episode.turns):
             tokens = turn.tokens
-            if tokens is None or turn.undelivered or not tokens.action_ids:
+            if tokens is None or turn.undelivered:
                 continue
             for offset, (token, logprob) in enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True)):
-                sampled[index, offset, token, logprob] += 1
-        actual = trained.get(number, Counter[Token]())
-        parted = (actual - sampled) + (sampled - actual)
-        where = (
-            f"{place}: trained tokens that are not those of the sampler, by turn, position, id and log-prob, or lacking"
-        )
-        yield Pair(parted.total(), 0, where)
+                sampled[number, index, offset, token, logprob] += 1
+    parted = (trained - sampled) + (sampled - trained)
+    place = "trained tokens that are not those of the sampler, by turn, position, id and log-prob, or lacking"
+    for number, *_ in sorted(parted)[:1]:
+        place = f"group {members[number].group}, episode {number}: {place}"
+    yield Pair(parted.total(), 0, place)
 
 
 def _contexts_again(turns: Sequence[Turn], sample: TrainingSample) -> Pairs:
