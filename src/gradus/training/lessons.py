@@ -16,15 +16,13 @@ from torch import Tensor
 from gradus.core import child_rng, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.core.metrics import SftRecord
-from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import Samples, TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.laws.lessons import lowest_again
-from gradus.training.laws.models import loaded_again
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.runner import LawRunner
-from gradus.training.laws.storing import check_checkpoint, folder_again, line_again, splits_again
+from gradus.training.laws.storing import check_checkpoint, line_again, splits_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -194,11 +192,6 @@ class LessonModel(Protocol):
         """Weights and optimizer, as checkpoints store and restore them."""
         ...
 
-    @property
-    def local_model(self) -> LoadedModel | None:
-        """The model, if this process alone holds it."""
-        ...
-
     def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the optimizer update of a step."""
         ...
@@ -207,8 +200,8 @@ class LessonModel(Protocol):
         """Loss and accuracy on samples that are not trained."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Writes the weights as they are to a model folder."""
+    def save(self, folder: Path, laws: LawRunner) -> None:
+        """Writes the weights as they are to a model folder, which ``laws`` look at."""
 
 
 @frozen_record
@@ -352,9 +345,4 @@ class LessonTrainer:
 
     def save(self, name: str) -> None:
         """Writes the weights as they are to a folder of the run."""
-        self.model.save(self.folder.path / name)
-        model = self.model.local_model
-        if model is not None:
-            self.laws.check("saved", folder_again, self.folder.path / name, model)
-        if model is not None and name == "final":
-            self.laws.check("saved", loaded_again, self.folder.path / name, model, bool(self.config.quantize))
+        self.model.save(self.folder.path / name, self.laws)
