@@ -25,7 +25,6 @@ from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import Samples, TrainingSample, episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import distillation_tasks
-from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
@@ -45,7 +44,6 @@ from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, Lessons, LessonTrainer, turns_of
 from gradus.training.run.checkpoints import begun
-from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
 from gradus.training.teachers import ScriptedTeacher, Teacher
@@ -76,8 +74,7 @@ def train_distill(
             "use 'forward' or 'jsd', or a model as the teacher"
         )
     options = options or RunOptions()
-    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    with begun(run_folder, config, resume=resume):
+    with begun(folder, config, options, resume=resume) as run_folder:
         count = config.max_steps * config.batch_size
         tasks = distillation_tasks(spec, config, count, reserved)
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})

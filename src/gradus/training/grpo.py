@@ -133,8 +133,7 @@ def train_learner(
     learner: StepLearner, spec: EnvironmentSpec, folder: Path | str, *, resume: bool, options: GrpoOptions
 ) -> GrpoResult:
     """:func:`train_grpo` of any learner. If a server loses its weights, the run goes back to its last checkpoint, once."""
-    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    with begun(run_folder, learner.config, resume=resume):
+    with begun(folder, learner.config, options, resume=resume) as run_folder:
         loop = GrpoLoop(learner, spec, run_folder, options)
         if resume:
             loop.restore()

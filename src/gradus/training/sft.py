@@ -18,7 +18,6 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import Episodes, Samples, TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
-from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.laws.lessons import (
@@ -34,7 +33,6 @@ from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, Lessons, LessonTrainer
 from gradus.training.run.checkpoints import begun
-from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
 from gradus.training.tinker.lessons import ServedLessonModel
@@ -58,11 +56,10 @@ def train_sft(
     bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     options = options or RunOptions()
-    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     source = model if isinstance(model, ServedTraining) else prepare_model(model, config)
     words = source.words if isinstance(source, ServedTraining) else source
     lessons = _SftLessons(config, words, *_hold_out(episodes, config))
-    with begun(run_folder, config, resume=resume):
+    with begun(folder, config, options, resume=resume) as run_folder:
         store_splits(run_folder, {"teach": lessons.taught, "validation": set(map(task_id, lessons.validation))})
         trainer = LessonTrainer(_lesson_model(source, config), config, run_folder, lessons)
         return trainer.run(options, resume=resume)

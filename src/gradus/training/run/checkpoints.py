@@ -32,6 +32,7 @@ from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
 from gradus.training.laws.runner import LawBroken
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import RunOptions
 
 _FILES: Any = safetensors  # it has no types
 KEPT = 2  # of the newest checkpoints; a second one is there if the newest is damaged
@@ -137,11 +138,12 @@ def go_back(folder: RunFolder, training: TrainingState) -> Checkpoint | None:
 
 
 @contextmanager
-def begun(folder: RunFolder, config: BaseModel, *, resume: bool) -> Generator[None]:
+def begun(path: Path | str, config: BaseModel, options: RunOptions, *, resume: bool) -> Generator[RunFolder]:
     """Opens the folder of a run. A run that fails writes down the law that is broken, and no beginning without a step."""
+    folder = RunFolder(path, writing=world().main, observer=options.on_record)
     folder.open(config, resume=resume)
     try:
-        yield
+        yield folder
     except Exception as error:
         if isinstance(error, LawBroken):
             folder.append(error.alert())
