@@ -52,7 +52,7 @@ class StepLearner(ABC):
         config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
         self.asked, self.config = config, config.resolved(self.grader)
         self.steps = 0
-        self.laws = LawRunner(frozenset(config.laws.off))
+        self.laws = LawRunner(config.laws.off)
         self._teacher: Teacher | None = None
 
     @property

@@ -218,7 +218,7 @@ class LessonTrainer:
     def __init__(self, model: LessonModel, config: LessonConfig, folder: RunFolder, lessons: Lessons) -> None:
         self.model, self.config, self.folder, self.lessons = model, config, folder, lessons
         self.state = LessonState()
-        self.laws = LawRunner(frozenset(config.laws.off))
+        self.laws = LawRunner(config.laws.off)
 
     def run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         """Takes all steps that remain, shows them, and writes ``best`` and ``final``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import eq
 from pathlib import Path
@@ -110,7 +110,7 @@ class LawRunner:
     it did, so laws are checked.
     """
 
-    off: frozenset[str]
+    off: Collection[str]
     step: int = 0
     worst: dict[LawName, float] = field(default_factory=dict[LawName, float])
     not_measured: dict[LawName, str] = field(default_factory=dict[LawName, str])
