@@ -109,9 +109,8 @@ class _DistillLessons(Lessons):
         self.steps = config.max_steps
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
-        # Of the tasks of a step the teacher rolls out so many, the student the others.
-        self._by_teacher = config.batch_size - round(config.on_policy * config.batch_size)
         self._groups: list[Group] = []  # of the step that was made last
+        self._by_teacher = 0  # so many of them are the teacher's
         self._labelled: list[
             tuple[Episode, TrainingSample, Sequence[AnswerDistribution]]
         ] = []  # of each of its samples
@@ -124,7 +123,8 @@ class _DistillLessons(Lessons):
         tasks = self._tasks[first : first + size]
         self._groups.clear()
         self._labelled.clear()
-        by_teacher = self._by_teacher
+        by_teacher = size - round(self._config.on_policy * size)
+        self._by_teacher = by_teacher
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
         samples += self._roll_out(tasks[by_teacher:], first + by_teacher, turns, by_student=True)

@@ -65,18 +65,18 @@ def text_sequences(loaded: LoadedTokenizer, episodes: Episodes) -> list[Training
 
 def _cut(loaded: LoadedTokenizer, episode: Episode, number: int) -> list[TrainingSample]:
     renderer = loaded.renderer.for_tools(episode.tools)
-    stretches: list[Stretch] = []
+    conversations: list[Stretch] = []
     for index, turn in enumerate(episode.turns):
         if turn.asked is not None:  # a foreign agent may offer other tools in each call
             renderer = loaded.renderer.for_tools(turn.asked.tools)
-        if turn.restart or not stretches:
-            stretches.append(Stretch())
-            stretches[-1].show(opening_ids(renderer, episode.system_prompt, turn))
+        if turn.restart or not conversations:
+            conversations.append(Stretch())
+            conversations[-1].show(opening_ids(renderer, episode.system_prompt, turn))
         else:
-            stretches[-1].show(renderer.following(turn.shown))
+            conversations[-1].show(renderer.following(turn.shown))
         answer = renderer.encode_answer(turn.action)
         # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
         learned = len(answer) - turn.cut if turn.valid else 0
-        stretches[-1].answer(answer, index, [0.0] * learned)
+        conversations[-1].answer(answer, index, [0.0] * learned)
     # The key is the same for all: any two samples may share a prefix, such as the system prompt.
-    return [stretch.sample((0, 0), number) for stretch in stretches if stretch.places]
+    return [conversation.sample((0, 0), number) for conversation in conversations if conversation.places]

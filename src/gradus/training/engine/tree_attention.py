@@ -404,5 +404,6 @@ def _to_members(part: Tensor, tree: Tree) -> Tensor:
     """(P, H, Lp, D) to (B, H, Lp, D): every suffix sees its parent prefix; gradients of the members add up."""
     if len(set(tree.members)) > 1:
         return part.repeat_interleave(torch.tensor(tree.members, device=part.device), dim=0)
-    expanded: Tensor = part.unsqueeze(1).expand(-1, tree.members[0], -1, -1, -1)
+    members = tree.members[0]
+    expanded: Tensor = part.unsqueeze(1).expand(-1, members, -1, -1, -1)
     return expanded.flatten(0, 1)
