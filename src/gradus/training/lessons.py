@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -268,7 +268,8 @@ class LessonTrainer:
         while state.step < self.lessons.steps and not self.has_stalled:
             record = self._step(state.step + 1)
             state.step += 1
-            state.last |= {name: record[name] for name in _LAST if name in record}
+            figures: dict[str, Any] = {**record}
+            state.last |= {name: figures[name] for name in _LAST if name in figures}
             self.folder.append(record)
             if self.laws.due and self.folder.writing:
                 self.laws.check("records", line_again, self.folder.metrics, record)
