@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import torch as safetensors
+from torch import Tensor
 from torch.testing import assert_close
 
 from gradus.core import StopReason, Turn
@@ -116,8 +117,13 @@ def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None
     tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
         stored = _FILES.load_file(path)
-        names = stored.keys() & tensors.keys()
+        names = [name for name in stored if name in tensors and not _equal(stored[name], tensors[name])]
         yield _same_tensors({name: tensors[name] for name in names}, {name: stored[name] for name in names}, path)
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """A quick look, for models that are large."""
+    return first.dtype == second.dtype and first.equal(second.cpu())
 
 
 def _generation_again(path: Path, sampling: SamplingConfig, stop_ids: Collection[int]) -> Pair:
