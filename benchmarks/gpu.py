@@ -273,6 +273,7 @@ def our_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
         samples = [replace(one, advantages=torch.full((one.actions,), rng.standard_normal())) for one in sequences]
         with measured(size.device, seconds, memory, "train"):
             result = policy_update(loaded, optimizer, samples, settings, 1e-6, options=UpdateOptions(key=(run,)))
+        passes = microbatches(samples, budget=settings.token_budget, share=supports_tree(loaded.model))
         tokens = sum(one.actions for one in sequences)
         peak = matmul_peak(size.device, size.dtype)
         row: dict[str, Any] = {
@@ -281,8 +282,8 @@ def our_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
             "step_seconds": seconds["sample"] + seconds["train"],
             "optimizer_seconds": result.seconds["update"],
             "sampled_tokens_per_second": tokens / seconds["sample"],
-            "trained_tokens_per_second": sum(batch.tokens for batch in result.passes) / seconds["train"],
-            "mfu": training_flops(loaded.model, result.passes) / (peak * result.seconds["train"]),
+            "trained_tokens_per_second": sum(batch.tokens for batch in passes) / seconds["train"],
+            "mfu": training_flops(loaded.model, passes) / (peak * result.seconds["train"]),
             "logp_diff_max": result.logp_diff_max,
             **{f"{phase}_peak_gib": value for phase, value in memory.items()},
         }

@@ -260,7 +260,7 @@ FAULTS = (
     Fault("no baseline: the reward is the advantage", "advantage", wrapped(learner, "credit_groups", without_baseline)),
     Fault("groups mixed", "a group has episodes of", wrapped(learner, "credit_groups", by_columns)),
     Fault("clip inert", "nothing is clipped",
-          wrapped(update._OldLogprobs, "of", lambda real: lambda old, indexes, sampled, now: now.detach(), epochs=3)),
+          wrapped(update.UpdateTrainer, "old_logprobs", lambda real: lambda old, indexes, sampled, now: now.detach(), epochs=3)),
     Fault("learning rate zero", "learning rate was 0", wrapped(grpo, "lr_at", then(lambda lr: 0.0))),
     Fault("optimizer holds other parameters", "holds other parameters",
           wrapped(learner, "make_optimizer", lambda real: lambda model, config: real(copy.deepcopy(model), config))),

@@ -191,11 +191,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def set_environment(**variables: str) -> None:
         for name, value in {"WORLD_SIZE": "2", "RANK": "0", **variables}.items():
             monkeypatch.setenv(name, value)
-        processes._launched.cache_clear()
+        processes.world.cache_clear()
         sharding.fsdp_settings.cache_clear()
 
     yield set_environment
-    processes._launched.cache_clear()
+    processes.world.cache_clear()
     sharding.fsdp_settings.cache_clear()
 
 

@@ -77,13 +77,11 @@ def test_weights_that_are_not_kept_are_made_again_bit_for_bit(
 
 def tree(lengths: tuple[int, ...], members: tuple[int, ...], longest: int) -> Tree:
     """Prefixes of these lengths with so many suffixes each, of at most ``longest`` tokens."""
-    parent = torch.arange(len(lengths)).repeat_interleave(torch.tensor(members))
     return Tree(
         prefixes=(len(lengths), max(lengths)),
         suffixes=(sum(members), longest),
         lengths=lengths,
         members=members,
-        parent=None if len(set(members)) == 1 else parent,
     )
 
 

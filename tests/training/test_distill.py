@@ -229,9 +229,9 @@ def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path:
         ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded),
         ModelTeacher(load_model(rhythm_model, device="cpu"), RHYTHM, loaded, SAMPLING),
     ):
-        episodes = graded_episodes(groups)
-        gained = with_teacher(samples, episodes, teacher, 0.5)
-        for one, other, theirs in zip(samples, gained, teacher.logprobs(samples, episodes), strict=True):
+        logprobs = teacher.logprobs(samples, graded_episodes(groups))
+        gained = with_teacher(samples, logprobs, 0.5)
+        for one, other, theirs in zip(samples, gained, logprobs, strict=True):
             assert one.advantages is not None
             assert other.advantages is not None
             expected = 0.5 * (theirs.double() - one.logprobs).clamp(-10, 10)

@@ -240,7 +240,7 @@ FAULTS: list[tuple[str, Any, str, Callable[[Call], Call], dict[str, Any]]] = [
     ("loss", objective, "plan_update", then(lambda plan: replace(plan, n_tokens=2 * plan.n_tokens)), {}),
     ("loss", update, "backward_passes", last_pass_alone, {"token_budget": 60}),
     ("loss", update, "backward_passes", without_zero, {}),
-    ("loss", update._OldLogprobs, "of", anew, {"epochs": 2}),
+    ("loss", update.UpdateTrainer, "old_logprobs", anew, {"epochs": 2}),
     (
         "loss",
         update,

@@ -150,7 +150,7 @@ def test_an_answer_that_a_limit_cut_teaches_no_end(loaded: LoadedModel, taught: 
     whole = text_sequences(loaded, taught[:1])[0]
     sequence = text_sequences(loaded, [replace(taught[0], turns=turns)])[0]
     assert sequence.ids.tolist() == whole.ids.tolist()
-    ends = [(one.turns[one.targets == loaded.renderer.stop_id]).tolist() for one in (whole, sequence)]
+    ends = [(one.turns[one.learned_ids == loaded.renderer.stop_id]).tolist() for one in (whole, sequence)]
     assert ends == [[0, 1, 2], [1, 2]]
 
 

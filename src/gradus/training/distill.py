@@ -11,22 +11,20 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gradus.algorithms.distillation import find_divergence, on_named_words
-from gradus.core import AnswerDistribution, ConfigError, EnvironmentSpec, Episode, StopReason, Task
+from gradus.core import AnswerDistribution, ConfigError, EnvironmentSpec, Episode, Group, StopReason, Task
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rollouts import roll_out
+from gradus.rollouts import episodes_of, roll_out
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.data.sequences import Groups, Samples, TrainingSample, episode_samples
+from gradus.training.data.sequences import Samples, TrainingSample, episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import distillation_tasks
-from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
@@ -41,11 +39,11 @@ from gradus.training.laws.lessons import (
 from gradus.training.laws.rolled import RolledOut
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
-from gradus.training.laws.tasks import order_again
+from gradus.training.laws.tasks import usable_again
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
-from gradus.training.lessons import Augmented, LessonLoss, LessonResult, LessonTrainer, turns_of
-from gradus.training.run.folder import RunFolder
+from gradus.training.lessons import Augmented, LessonLoss, LessonResult, Lessons, LessonTrainer, turns_of
+from gradus.training.run.checkpoints import begun
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
 from gradus.training.teachers import ScriptedTeacher, Teacher
@@ -76,9 +74,7 @@ def train_distill(
             "use 'forward' or 'jsd', or a model as the teacher"
         )
     options = options or RunOptions()
-    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    run_folder.open(config, resume=resume)
-    try:
+    with begun(folder, config, options, resume=resume) as run_folder:
         count = config.max_steps * config.batch_size
         tasks = distillation_tasks(spec, config, count, reserved)
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in tasks}})
@@ -86,22 +82,17 @@ def train_distill(
         lessons = _DistillLessons(student, teacher, spec, config, tasks, reserved)
         temperature = student.sampling.temperature
         plain = partial(plain_divergence, loaded, teacher.model, config.divergence, temperature)
-        taught = LocalLessonModel(loaded, config, lessons.held_out, lessons.learn, plain)
+        taught = LocalLessonModel(loaded, config, lessons.learn, plain)
         return LessonTrainer(taught, config, run_folder, lessons).run(options, resume=resume)
-    except Exception:
-        run_folder.forget_beginning()
-        raise
 
 
-class _DistillLessons:
+class _DistillLessons(Lessons):
     """Episodes that the student or the teacher rolls out, step by step, and the divergence on each token that was said there.
 
     Every step has tasks of its own, so a resumed run meets those of an unbroken one.
     """
 
-    held_out: Samples = ()
-    validation_every = 0
-    patience: int | None = None
+    kind = "distill"
 
     def __init__(
         self,
@@ -118,31 +109,22 @@ class _DistillLessons:
         self.steps = config.max_steps
         self._temperature = student.sampling.temperature
         self._divergence = find_divergence(config.divergence)
-        self._episodes: list[Episode] = []  # of the step that was made last
-        self._own: tuple[int, Groups] = 0, ()  # the student's: number of the first group, and all
+        self._groups: list[Group] = []  # of the step that was made last
+        self._by_teacher = 0  # so many of them are the teacher's
         self._labelled: list[
             tuple[Episode, TrainingSample, Sequence[AnswerDistribution]]
         ] = []  # of each of its samples
         self.taught = {spec.identify(task).id for task in tasks}
-
-    @property
-    def kind(self) -> Literal["distill"]:
-        """The kind of its records."""
-        return "distill"
-
-    def epoch(self, step: int) -> int:
-        """Always the first: no task comes again."""
-        return 1
 
     def batch(self, step: int) -> list[TrainingSample]:
         """The samples of the step's episodes: first those of the teacher, then those of the student."""
         size = self._config.batch_size
         first = (step - 1) * size
         tasks = self._tasks[first : first + size]
-        self._episodes.clear()
+        self._groups.clear()
         self._labelled.clear()
-        self._own = 0, ()
         by_teacher = size - round(self._config.on_policy * size)
+        self._by_teacher = by_teacher
         turns = turns_of(self._config, step) or self._spec.max_turns
         samples = self._roll_out(tasks[:by_teacher], first, turns, by_student=False)
         samples += self._roll_out(tasks[by_teacher:], first + by_teacher, turns, by_student=True)
@@ -159,10 +141,9 @@ class _DistillLessons:
         """Holds the tasks of the step that was made last to the order of all. Raises LawBroken."""
         student, spec, config = self._student, self._spec, self._config
         limit, renderer = spec.max_turns, student.loaded.renderer
-        walked = (task for task in order_again(spec, config) if task.id not in self._reserved)
+        walked = usable_again(spec, config, self._reserved)
         tasks = list(islice(walked, config.batch_size * (step - 1), config.batch_size * step))
-        laws.check("tasks", rolled_again, tasks, self._episodes, config, step, student.name, limit)
-        first, groups = self._own
+        laws.check("tasks", rolled_again, tasks, episodes_of(self._groups), config, step, student.name, limit)
         RolledOut(
             spec=spec,
             sampling=student.sampling,
@@ -173,8 +154,8 @@ class _DistillLessons:
             renderer=renderer,
             loaded=student.loaded,
             exact=is_exact(student.loaded, config),
-            first=first,
-        ).check(laws, groups)
+            first=config.batch_size * (step - 1) + self._by_teacher,
+        ).check(laws, self._groups[self._by_teacher :])
         # Turns that ask the same have the same targets, whichever they are taken from: one sample may not show it.
         for episode, sample, stated in self._labelled[-_STATED:]:
             laws.check("tokens", said_again, renderer, episode, sample, self._config)
@@ -208,9 +189,7 @@ class _DistillLessons:
         for number, episode in enumerate(episodes):
             if episode.stop is not StopReason.FAILED:
                 samples += _samples(self._student.loaded, episode, number)
-        self._episodes += episodes
-        if by_student:
-            self._own = first, result.groups
+        self._groups += result.groups
         labelled = self._teacher.label(samples, episodes)
         stated = self._teacher.stated if isinstance(self._teacher, ScriptedTeacher) else [()] * len(episodes)
         for made, sample in zip(samples, labelled, strict=True):

@@ -28,7 +28,6 @@ from gradus.training.laws.credit import dropped_again, settings_again
 from gradus.training.laws.grading import add_pairs, independence, kinds_of
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.rolled import RolledOut
-from gradus.training.laws.runner import LawBroken
 from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import (
     best_again,
@@ -39,11 +38,12 @@ from gradus.training.laws.storing import (
     line_again,
     splits_again,
     stored_again,
+    taught_before,
     validated_again,
 )
 from gradus.training.laws.tasks import epochs_again, judges_again, same_tasks, tasks_again, trained_again
 from gradus.training.learner import Learner, StepLearner
-from gradus.training.run.checkpoints import Checkpoint, go_back, loop_values, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, begun, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
@@ -133,9 +133,7 @@ def train_learner(
     learner: StepLearner, spec: EnvironmentSpec, folder: Path | str, *, resume: bool, options: GrpoOptions
 ) -> GrpoResult:
     """:func:`train_grpo` of any learner. If a server loses its weights, the run goes back to its last checkpoint, once."""
-    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    run_folder.open(learner.config, resume=resume)
-    try:
+    with begun(folder, learner.config, options, resume=resume) as run_folder:
         loop = GrpoLoop(learner, spec, run_folder, options)
         if resume:
             loop.restore()
@@ -148,11 +146,6 @@ def train_learner(
         loop.restore()
         learner.sync_weights()
         return loop.run()
-    except Exception as error:
-        if isinstance(error, LawBroken):
-            run_folder.append(error.alert(learner.laws.step))
-        run_folder.forget_beginning()
-        raise
 
 
 class GrpoLoop:
@@ -347,17 +340,12 @@ class GrpoLoop:
             )
             for name in seconds:
                 seconds[name] += result.seconds[name]
-            last = attempt == config.dynamic_sampling
             rolled_out = gather(result.groups)
-            if last:
-                groups += rolled_out
-                break
-            trained = self.trained_groups(rolled_out)
+            trained = set(range(len(rolled_out)))
+            if attempt < config.dynamic_sampling:
+                trained = self.trained_groups(rolled_out)
             for number, group in enumerate(rolled_out):
-                if number in trained:
-                    groups.append(group)
-                else:
-                    dropped.append(group)
+                (groups if number in trained else dropped).append(group)
             if len(groups) == config.groups:
                 break
         _check_graded(groups)
@@ -400,10 +388,11 @@ class GrpoLoop:
         policies = self.learner.validation_policies()
         if state.step == 0:
             self.laws.check("tasks", judges_again, self.spec, self.config, tasks, taught_ids(Path(self.learner.name)))
-        watch = self.look_at_validation if self.laws.due and world().size == 1 else None
-        records = from_main(
-            validate(self.spec, tasks, self.config, self.grader, policies, step=state.step, watch=watch)
-        )
+        validations = validate(self.spec, tasks, self.config, self.grader, policies, step=state.step)
+        if self.laws.due and world().size == 1:
+            for record, groups in validations:
+                self.look_at_validation(record, groups)
+        records = from_main([record for record, _ in validations])
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, state.step
@@ -511,7 +500,8 @@ class GrpoLoop:
             if is_looked_at(step, every):
                 judging = {task.id for task in self.splits.validation}
                 trained = trained_again(self.spec, self.config, judging, self.trained)
-                self.laws.check("records", splits_again, path, Path(self.learner.name), judging, trained)
+                roles = {"teach": taught_before(Path(self.learner.name)), "validation": judging, "train": trained}
+                self.laws.check("records", splits_again, path, roles)
         self.check_checkpoint(self.config.checkpoint_every)
 
     def check_checkpoint(self, every: int = 0) -> None:
@@ -522,9 +512,7 @@ class GrpoLoop:
     def restore(self) -> None:
         """Goes back to the newest checkpoint, or to the beginning without one."""
         checkpoint = go_back(self.folder, self.learner.state)
-        self.state = GrpoState()
-        if checkpoint is not None:
-            self.state = GrpoState(step=checkpoint.step, **checkpoint.state)
+        self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         self.learner.steps = self.state.step
         barrier()
         if self.schedule is not None and self.state.schedule is not None:

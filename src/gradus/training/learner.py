@@ -18,20 +18,22 @@ from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
-from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
-from gradus.training.laws.credit import HeardTeacher, taught_again
+from gradus.training.engine.update import UpdateOptions, UpdateResult, UpdateWatch, policy_update
+from gradus.training.laws.credit import advantages_again, taught_again
 from gradus.training.laws.lessons import stated_again
 from gradus.training.laws.models import StillModels, loaded_again
 from gradus.training.laws.plain_pass import STRIDE
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import folder_again
-from gradus.training.laws.tokens import check_samples
+from gradus.training.laws.tokens import tokens_again
 from gradus.training.laws.update import FRESH, UpdateLaws, fresh_again
 from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import Decoding, sampling_policy
 from gradus.training.teachers import ScriptedTeacher, Teacher, with_teacher
+
+_LOOKED_AT = 16  # episodes of a step, at least, whose tokens and advantages are computed again
 
 
 class StepLearner(ABC):
@@ -50,7 +52,7 @@ class StepLearner(ABC):
         config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
         self.asked, self.config = config, config.resolved(self.grader)
         self.steps = 0
-        self.laws = LawRunner(frozenset(config.laws.off))
+        self.laws = LawRunner(config.laws.off)
         self._teacher: Teacher | None = None
 
     @property
@@ -81,18 +83,23 @@ class StepLearner(ABC):
         renderer = self.words.renderer
         samples = credit_groups(groups, self.config, renderer, weights=self.grader.weights)
         self.laws.step = self.steps + 1
-        check_samples(self.laws, groups, samples, self.config, renderer, self.grader.weights)
+        if self.laws.due:
+            every = max(1, sum(len(group.episodes) for group in groups) // _LOOKED_AT)
+            self.laws.check("tokens", tokens_again, groups, samples, every)
+            self.laws.check(
+                "credit", advantages_again, groups, samples, self.config, renderer, every, self.grader.weights
+            )
         if self._teacher is None:
             return samples
-        heard = HeardTeacher(self._teacher)
-        taught = with_teacher(samples, graded_episodes(groups), heard, self.config.distill_coef)
+        logprobs = self._teacher.logprobs(samples, graded_episodes(groups))
+        taught = with_teacher(samples, logprobs, self.config.distill_coef)
         if not self.laws.due:
             return taught
-        self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, heard.answers)
+        self.laws.check("credit", taught_again, samples, taught, self.config.distill_coef, logprobs)
         if samples and isinstance(self._teacher, ScriptedTeacher):
             place = (self.steps * STRIDE) % len(samples)
             stated = self._teacher.stated[samples[place].episode]
-            self.laws.check("credit", stated_again, renderer, samples[place], stated, heard.answers[place])
+            self.laws.check("credit", stated_again, renderer, samples[place], stated, logprobs[place])
         return taught
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
@@ -192,10 +199,11 @@ class Learner(StepLearner):
         if still is not None:
             still.between.begins(self.laws, self.optimizer)
             if self.laws.due:
-                fresh = self.local_model is not None
                 # The run's settings, not the step's: the law reckons the step's entropy bonus itself.
-                watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference, fresh)
-        options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch)
+                watch = UpdateLaws(self.laws, self.model, self.config, samples, self._reference)
+        options = UpdateOptions(
+            reference=self._reference, key=(self.steps,), budget=self._budget, watch=watch or UpdateWatch()
+        )
         result = policy_update(self.model, self.optimizer, samples, config, lr, options)
         # In every step: it costs nothing. Only what is too large is told to the law, so that the metrics stay few.
         exact = self.local_model is not None and is_exact(self.model, config)

@@ -18,12 +18,13 @@ from gradus.training.engine.loss_step import PassBudget, apply_gradients, backwa
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.tree_support import supports_tree
-from gradus.training.laws.lessons import LessonLaws, held_out_again, same_loss
-from gradus.training.laws.models import adapters_again
+from gradus.training.laws.lessons import LessonLaws, held_out_again
+from gradus.training.laws.models import adapters_again, loaded_again
 from gradus.training.laws.movement import BetweenUpdates
 from gradus.training.laws.plain_pass import beginning
 from gradus.training.laws.runner import LawRunner
 from gradus.training.laws.step import is_exact
+from gradus.training.laws.storing import folder_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.lessons import HeldOutFigures, LessonLoss, StepSums
 from gradus.training.run.checkpoints import LocalState, save_model
@@ -40,15 +41,14 @@ class Learn(Protocol):
 class LocalLessonModel:
     """A model in this process, and its optimizer.
 
-    ``held_out``: the samples that :meth:`measure` is asked about. ``learn``: the loss on a microbatch. ``plain``: the same of one sample's
-    learned tokens, by a plain pass; without it no law watches the updates.
+    ``learn``: the loss on a microbatch. ``plain``: the same of one sample's learned tokens, by a plain pass; without it no law watches the
+    updates.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
         config: LessonConfig,
-        held_out: Samples,
         learn: Learn,
         plain: Callable[[TrainingSample], Tensor] | None = None,
     ) -> None:
@@ -58,17 +58,11 @@ class LocalLessonModel:
         shard(loaded, samples=False)
         self.optimizer = make_optimizer(loaded.model, config)
         self.budget = PassBudget(config)
-        self._held_out = self._cut(held_out, self.budget.tokens) if held_out else []
 
     @property
     def state(self) -> LocalState:
         """Weights and optimizer, as checkpoints store and restore them."""
         return LocalState(self.loaded.model, self.optimizer)
-
-    @property
-    def local_model(self) -> LoadedModel | None:
-        """The model, if this process alone holds it."""
-        return self.loaded if world().size == 1 else None
 
     def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the update of a step; this process computes its share of the samples."""
@@ -113,7 +107,7 @@ class LocalLessonModel:
 
     def _watch(self, laws: LawRunner | None, n_tokens: int) -> LessonLaws | None:
         """Returns what watches an update that learns so many tokens; None if nothing does."""
-        if laws is None or not laws.due or self.local_model is None or self._plain is None:
+        if laws is None or not laws.due or world().size > 1 or self._plain is None:
             return None
 
         def part(some: Samples) -> Tensor:
@@ -125,15 +119,13 @@ class LocalLessonModel:
 
     def measure(self, samples: Samples, laws: LawRunner | None = None) -> HeldOutFigures:
         """Loss and accuracy on what is held out; ``laws`` look at some samples."""
-        figures = self._measure(self._held_out)
-        if laws is not None and self.local_model is not None and self._plain is not None:
+        figures = self._measure(self._cut(samples, self.budget.tokens))
+        if laws is not None and world().size == 1 and self._plain is not None:
             some = [beginning(self.loaded, sample) for sample in samples[:_MEASURED]]
-            part = self._measure(self._cut(some, self.budget.tokens))
+            # In several passes, whose sums must add up.
+            part = self._measure(self._cut(some, max(map(len, some))))
             rounding = 1e-4 if is_exact(self.loaded, self.config) else 0.1
             laws.check("loss", held_out_again, part.loss, part.accuracy, self.loaded, self._plain, some, rounding)
-            tokens = sum(map(len, samples)) // 4
-            cut = self._measure(self._cut(samples, max(tokens, *map(len, samples))))
-            laws.check("loss", same_loss, figures.loss, cut.loss, rounding)
         return figures
 
     @torch.no_grad()
@@ -151,9 +143,14 @@ class LocalLessonModel:
         loss, right, tokens = total((loss, right, tokens))
         return HeldOutFigures(loss=loss / tokens, accuracy=right / tokens)
 
-    def save(self, folder: Path) -> None:
-        """Writes the weights as they are to a model folder."""
+    def save(self, folder: Path, laws: LawRunner) -> None:
+        """Writes the weights as they are to a model folder, which ``laws`` look at."""
         save_model(folder, self.loaded)
+        if world().size > 1:
+            return
+        laws.check("saved", folder_again, folder, self.loaded)
+        if folder.name == "final":
+            laws.check("saved", loaded_again, folder, self.loaded, bool(self.config.quantize))
 
     def _loss(self, batch: MicroBatch, n_tokens: int) -> tuple[Tensor, LessonLoss]:
         """What a microbatch adds to the loss of a step that learns so many tokens, and its sums."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -15,15 +16,13 @@ from torch import Tensor
 from gradus.core import child_rng, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.core.metrics import SftRecord
-from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import Samples, TrainingSample, ints
 from gradus.training.distributed.processes import any_of, barrier, world
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.laws.lessons import lowest_again, taught_again
-from gradus.training.laws.models import loaded_again
+from gradus.training.laws.lessons import lowest_again
 from gradus.training.laws.movement import scheduled_rate
-from gradus.training.laws.runner import LawBroken, LawRunner
-from gradus.training.laws.storing import check_checkpoint, folder_again, line_again
+from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.storing import check_checkpoint, line_again, splits_again
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, TrainingState, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
@@ -32,6 +31,7 @@ from gradus.training.run.options import RunOptions
 
 AnswerPools = Mapping[int, Tensor]
 _LEAST_FALL = 0.01  # nats a token: about one sampled token in a hundred
+_LAST = ("loss", "validation_loss", "validation_accuracy")
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -55,31 +55,31 @@ class LessonLoss:
     read: Tensor | None
 
 
-class Lessons(Protocol):
-    """The samples that a model is taught at each step."""
+class Lessons(ABC):
+    """The samples that a model is taught at each step.
 
+    ``taught``: ids of the tasks. ``held_out``: samples whose loss chooses the best weights. ``validation_every``: if the settings do not say.
+    ``patience``: validations without a lower loss after which training ends; None for never.
+    """
+
+    kind: ClassVar[Literal["sft", "distill"]]  # of its records
     steps: int
-    taught: set[str]  # ids of the tasks
-    held_out: Samples  # whose loss chooses the best weights
-    validation_every: int  # if the settings do not say
-    patience: int | None  # validations without a lower loss after which training ends; None for never
+    taught: set[str]
+    held_out: Samples = ()
+    validation_every: int = 0
+    patience: int | None = None
 
-    @property
-    def kind(self) -> Literal["sft", "distill"]:
-        """The kind of its records."""
-        ...
-
+    @abstractmethod
     def batch(self, step: int) -> list[TrainingSample]:
         """The samples of a step, 1 for the first; they depend on the step, the settings and the weights alone."""
-        ...
 
     def epoch(self, step: int) -> int:
-        """Says which pass over the lessons a step belongs to, 1 for the first."""
-        ...
+        """Says which pass over the lessons a step belongs to, 1 for the first; always the first if no task comes again."""
+        return 1
 
+    @abstractmethod
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the ``samples`` of a step to what they were made of. Raises LawBroken."""
-        ...
 
 
 @frozen_record
@@ -192,11 +192,6 @@ class LessonModel(Protocol):
         """Weights and optimizer, as checkpoints store and restore them."""
         ...
 
-    @property
-    def local_model(self) -> LoadedModel | None:
-        """The model, if this process alone holds it."""
-        ...
-
     def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the optimizer update of a step."""
         ...
@@ -205,8 +200,8 @@ class LessonModel(Protocol):
         """Loss and accuracy on samples that are not trained."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Writes the weights as they are to a model folder."""
+    def save(self, folder: Path, laws: LawRunner) -> None:
+        """Writes the weights as they are to a model folder, which ``laws`` look at."""
 
 
 @frozen_record
@@ -223,17 +218,10 @@ class LessonTrainer:
     def __init__(self, model: LessonModel, config: LessonConfig, folder: RunFolder, lessons: Lessons) -> None:
         self.model, self.config, self.folder, self.lessons = model, config, folder, lessons
         self.state = LessonState()
-        self.laws = LawRunner(frozenset(config.laws.off))
+        self.laws = LawRunner(config.laws.off)
 
     def run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         """Takes all steps that remain, shows them, and writes ``best`` and ``final``."""
-        try:
-            return self._run(options, resume=resume)
-        except LawBroken as broken:
-            self.folder.append(broken.alert(self.laws.step))
-            raise
-
-    def _run(self, options: RunOptions, *, resume: bool) -> LessonResult:
         if resume:
             self.restore()
         started = time.perf_counter()
@@ -254,7 +242,7 @@ class LessonTrainer:
             self.save("best")
         if self.folder.writing:
             self.laws.check("records", lowest_again, self.folder.metrics, self.state.best)
-            self.laws.check("records", taught_again, self.folder.path, self.lessons.taught)
+            self.laws.check("records", splits_again, self.folder.path, {"teach": self.lessons.taught})
         barrier()
         last = self.state.last
         return LessonResult(
@@ -280,10 +268,8 @@ class LessonTrainer:
         while state.step < self.lessons.steps and not self.has_stalled:
             record = self._step(state.step + 1)
             state.step += 1
-            state.last["loss"] = record["loss"]
-            if "validation_loss" in record and "validation_accuracy" in record:
-                state.last["validation_loss"] = record["validation_loss"]
-                state.last["validation_accuracy"] = record["validation_accuracy"]
+            figures: dict[str, Any] = {**record}
+            state.last |= {name: figures[name] for name in _LAST if name in figures}
             self.folder.append(record)
             if self.laws.due and self.folder.writing:
                 self.laws.check("records", line_again, self.folder.metrics, record)
@@ -360,9 +346,4 @@ class LessonTrainer:
 
     def save(self, name: str) -> None:
         """Writes the weights as they are to a folder of the run."""
-        self.model.save(self.folder.path / name)
-        model = self.model.local_model
-        if model is not None:
-            self.laws.check("saved", folder_again, self.folder.path / name, model)
-        if model is not None and name == "final":
-            self.laws.check("saved", loaded_again, self.folder.path / name, model, bool(self.config.quantize))
+        self.model.save(self.folder.path / name, self.laws)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from gradus.core import ConfigError, Episode, Renderer, child_seed
+from gradus.core import ConfigError, Episode, child_seed
 from gradus.core.records import FAULTS
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import Episodes, Samples, TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
-from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.laws.lessons import (
@@ -31,8 +31,8 @@ from gradus.training.laws.lessons import (
 from gradus.training.laws.runner import LawRunner
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
-from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, LessonTrainer
-from gradus.training.run.folder import RunFolder
+from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, Lessons, LessonTrainer
+from gradus.training.run.checkpoints import begun
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
 from gradus.training.tinker.lessons import ServedLessonModel
@@ -56,33 +56,20 @@ def train_sft(
     bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     options = options or RunOptions()
-    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     source = model if isinstance(model, ServedTraining) else prepare_model(model, config)
     words = source.words if isinstance(source, ServedTraining) else source
-    training, validation = _hold_out(episodes, config)
-    samples = text_sequences(words, training)
-    if config.observations and not any(sample.read is not None and len(sample.read) for sample in samples):
-        raise ConfigError(
-            "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
-        )
-    held_out = text_sequences(words, validation) if validation else []
-    run_folder.open(config, resume=resume)
-    try:
-        splits = {"teach": set(map(task_id, training)), "validation": set(map(task_id, validation))}
-        store_splits(run_folder, splits)
-        lessons = _SftLessons(config, samples, held_out, words.renderer, training, validation)
-        trainer = LessonTrainer(_lesson_model(source, config, lessons), config, run_folder, lessons)
+    lessons = _SftLessons(config, words, *_hold_out(episodes, config))
+    with begun(folder, config, options, resume=resume) as run_folder:
+        store_splits(run_folder, {"teach": lessons.taught, "validation": set(map(task_id, lessons.validation))})
+        trainer = LessonTrainer(_lesson_model(source, config), config, run_folder, lessons)
         return trainer.run(options, resume=resume)
-    except Exception:
-        run_folder.forget_beginning()
-        raise
 
 
-def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig, lessons: _SftLessons) -> LessonModel:
+def _lesson_model(source: LoadedModel | ServedTraining, config: SftConfig) -> LessonModel:
     if isinstance(source, ServedTraining):
         return ServedLessonModel(source, config)
     learn, plain = partial(likelihood, source), partial(plain_likelihood, source)
-    return LocalLessonModel(source, config, lessons.held_out, learn, plain)
+    return LocalLessonModel(source, config, learn, plain)
 
 
 def _hold_out(episodes: Episodes, config: SftConfig) -> tuple[list[Episode], list[Episode]]:
@@ -100,40 +87,38 @@ def _hold_out(episodes: Episodes, config: SftConfig) -> tuple[list[Episode], lis
     return training, [episode for episode in usable if task_id(episode) in held_out]
 
 
-class _SftLessons:
+class _SftLessons(Lessons):
     """Passes over stored samples in an order that depends on seed and epoch alone."""
+
+    kind = "sft"
 
     def __init__(
         self,
         config: SftConfig,
-        samples: Samples,
-        held_out: Samples,
-        renderer: Renderer,
+        words: LoadedTokenizer,
         training: Episodes,
         validation: Episodes,
     ) -> None:
-        self._config, self._samples = config, samples
-        self._renderer, self._training, self._validation = renderer, training, validation
+        self._config, self._renderer = config, words.renderer
+        self._training, self.validation = training, validation
         self.taught = set(map(task_id, training))
-        by_episode: dict[int, list[TrainingSample]] = {}
-        for sample in samples:
-            by_episode.setdefault(sample.episode, []).append(sample)
-        self._episodes = [by_episode[number] for number in sorted(by_episode)]
-        self._augmented = Augmented(config, samples)
-        # Read with noise too, so that the loss is of what is trained.
-        self.held_out: Samples = [
-            self._augmented.noisy(sample, "check", number) for number, sample in enumerate(held_out)
-        ]
-        self.validation_every = math.ceil(len(by_episode) / config.batch_size)  # once an epoch
+        self._samples = text_sequences(words, training)
+        if config.observations and not any(len(sample.shown) for sample in self._samples):
+            raise ConfigError(
+                "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
+            )
+        # Samples of one episode stand together, in the order of episodes.
+        self._episodes = [list(samples) for _, samples in groupby(self._samples, attrgetter("episode"))]
+        self._augmented = Augmented(config, self._samples)
+        if validation:
+            held_out = enumerate(text_sequences(words, validation))
+            # Read with noise too, so that the loss is of what is trained.
+            self.held_out = [self._augmented.noisy(sample, "check", number) for number, sample in held_out]
+        self.validation_every = math.ceil(len(self._episodes) / config.batch_size)  # once an epoch
         self.patience = config.patience
         self.steps = config.epochs * self.validation_every
         if config.max_steps is not None:
             self.steps = min(self.steps, config.max_steps)
-
-    @property
-    def kind(self) -> Literal["sft"]:
-        """The kind of its records."""
-        return "sft"
 
     def epoch(self, step: int) -> int:
         """Says which pass over the episodes a step belongs to."""
@@ -152,10 +137,10 @@ class _SftLessons:
     def check(self, laws: LawRunner, step: int, samples: Samples) -> None:
         """Holds the text of a step to the episodes, and, at the first, the order of two epochs. Raises LawBroken."""
         if step == 1:
-            laws.check("tasks", held_out_tasks, self._training, self._validation, self._config.validation_share)
+            laws.check("tasks", held_out_tasks, self._training, self.validation, self._config.validation_share)
             steps = self.validation_every
             laws.check("tasks", order_of_lessons, self.batch, self.epoch, steps, self._samples, self._training)
-            laws.check("text", lesson_text, self._renderer, self._validation, self.held_out, self._config, None)
+            laws.check("text", lesson_text, self._renderer, self.validation, self.held_out, self._config, None)
         place = divmod(step - 1, self.validation_every)
         turns = turns_again(self._config, *place)
         laws.check("text", lesson_text, self._renderer, self._training, samples, self._config, turns)

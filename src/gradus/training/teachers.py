@@ -33,7 +33,7 @@ from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import replay
 from gradus.training.data.answer_targets import AnswerTargets, padded
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints, split
+from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
@@ -44,15 +44,7 @@ _WORDS = 20  # of each place; vLLM gives no more unless it is started with --max
 _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
 
-class ScoringTeacher(Protocol):
-    """Has log-probs of what was said."""
-
-    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
-        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
-        ...
-
-
-class Teacher(ScoringTeacher, Protocol):
+class Teacher(Protocol):
     """States a distribution of each token that was said."""
 
     @property
@@ -69,6 +61,10 @@ class Teacher(ScoringTeacher, Protocol):
 
     def label(self, samples: Samples, episodes: Episodes) -> list[TrainingSample]:
         """Returns the samples of these episodes with targets; tokens without one are left out."""
+        ...
+
+    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
+        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
         ...
 
 
@@ -151,8 +147,7 @@ class ModelTeacher:
         for batch in batches:
             with tree_attention(model):
                 scores = score_tokens(model, batch.to(self.model.device), self._sampling)
-            lengths = [samples[index].actions for index in batch.sequences]
-            for index, part in zip(batch.sequences, split(scores.logprobs.cpu(), lengths), strict=True):
+            for index, part in batch.by_sequence(scores.logprobs.cpu()):
                 logprobs[index] = part
         return logprobs
 
@@ -231,21 +226,15 @@ class ServedTeacher:
             )
 
 
-def with_teacher(
-    samples: Samples,
-    episodes: Episodes,
-    teacher: ScoringTeacher,
-    coef: float,
-) -> list[TrainingSample]:
+def with_teacher(samples: Samples, logprobs: Sequence[Tensor], coef: float) -> list[TrainingSample]:
     """Add to each token's advantage ``coef`` times how much likelier it is to the teacher than it was to the sampler, in nats.
 
     This is the policy gradient of reverse KL. What the teacher never says counts as 10 nats; a token without a target gets nothing.
     """
     taught: list[TrainingSample] = []
-    for sample, logprobs in zip(samples, teacher.logprobs(samples, episodes), strict=True):
-        gain = (logprobs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
-        assert sample.advantages is not None
-        taught.append(replace(sample, advantages=sample.advantages + coef * gain))
+    for sample, theirs in zip(samples, logprobs, strict=True):
+        gain = (theirs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
+        taught.append(replace(sample, advantages=sample.credited + coef * gain))
     return taught
 
 

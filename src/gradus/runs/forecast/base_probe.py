@@ -277,7 +277,7 @@ def with_sft_step(probe: BaseProbe, job: Job, loaded: LoadedModel) -> BaseProbe:
     assert spec.teacher is not None
     tasks = [spec.train_task(index) for index in range(config.batch_size)]
     lessons = text_sequences(loaded, roll_out(spec, spec.policy(spec.teacher), tasks).episodes)
-    model = LocalLessonModel(loaded, config, (), partial(likelihood, loaded))
+    model = LocalLessonModel(loaded, config, partial(likelihood, loaded))
     model.update(lessons, config.lr)
     began = time.perf_counter()
     model.update(lessons, config.lr)

@@ -91,11 +91,9 @@ class AnswerTargets:
         self, sample: TrainingSample, stated: Sequence[AnswerDistribution]
     ) -> list[tuple[int, Targets | None]]:
         """The tokens of the answers, each with its target."""
-        by_turn: dict[int, list[int]] = {}
-        for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
-            by_turn.setdefault(turn, []).append(token)
         pairs: list[tuple[int, Targets | None]] = []
-        for turn, tokens in by_turn.items():
+        for turn, rows in sample.by_turn():
+            tokens = ints(sample.learned_ids[rows])
             pairs += zip(tokens, self.of(stated[turn], tokens), strict=True)
         return pairs
 

@@ -258,7 +258,7 @@ def _spans_by_token(sample: TrainingSample, episodes: Episodes, renderer: Render
     """The spans of each trained token of a sample."""
     turns = episodes[sample.episode].turns
     spans: dict[int, tuple[tuple[str, ...], ...]] = {}
-    for number in set(ints(sample.turns)):
+    for number, _ in sample.by_turn():
         turn = turns[number]
         assert turn.tokens is not None
         spans[number] = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gradus.core.frozen_record import frozen_record
-from gradus.training.data.sequences import LegalIds, Samples
+from gradus.training.data.sequences import LegalIds, Samples, ints, split
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
 PASS = 512  # tokens that could be computed in the time that one more pass takes to start
@@ -30,33 +30,27 @@ class Tree:
     """The tokens that each token attends to.
 
     ``prefixes`` (P, Lp) and ``suffixes`` (B, Ls) are the shapes of the two rectangles (P may be 0). ``lengths``: real tokens of
-    each prefix; ``members``: its number of suffixes, which follow each other. ``parent`` (B,) is the prefix of each suffix; None
-    if every prefix has the same number of suffixes.
+    each prefix; ``members``: its number of suffixes, which follow each other.
     """
 
     prefixes: tuple[int, int]
     suffixes: tuple[int, int]
     lengths: tuple[int, ...]
     members: tuple[int, ...]
-    parent: Tensor | None
 
     @cached_property
     def mask(self) -> Tensor | None:
         """(1 or B, 1, Ls, Lp + Ls), 0 where a suffix token may look and -inf elsewhere; None without prefixes. Made when first used."""
         if not self.lengths:
             return None
-        longest_prefix = self.prefixes[1]
-        rows, longest = self.suffixes
-        # One mask serves all rows if their prefixes are equally long.
-        causal = torch.ones((longest, longest), dtype=torch.bool).tril()
+        longest = self.suffixes[1]
+        lengths = torch.tensor(self.lengths).repeat_interleave(torch.tensor(self.members))
         if len(set(self.lengths)) == 1:
-            prefix = torch.ones((longest, longest_prefix), dtype=torch.bool)
-            visible = torch.cat([prefix, causal], dim=1)[None, None]
-        else:
-            lengths = torch.tensor(self.lengths).repeat_interleave(torch.tensor(self.members))
-            inside = torch.arange(longest_prefix) < lengths[:, None]
-            prefix = inside[:, None].expand(rows, longest, longest_prefix)
-            visible = torch.cat([prefix, causal.expand(rows, longest, longest)], dim=2)[:, None]
+            lengths = lengths[:1]  # one mask serves all rows
+        inside = torch.arange(self.prefixes[1]) < lengths[:, None]
+        prefix = inside[:, None].expand(-1, longest, -1)
+        causal = torch.ones((longest, longest), dtype=torch.bool).tril()
+        visible = torch.cat([prefix, causal.expand(len(lengths), -1, -1)], dim=2)[:, None]
         return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(~visible, float("-inf"))
 
 
@@ -107,16 +101,13 @@ class MicroBatch:
 
     def to(self, device: Device) -> MicroBatch:
         """The same microbatch on ``device``."""
-        if self.input_ids.device == torch.device(device):
-            return self
-        parent = self.tree.parent
-        return replace(
-            self,
-            input_ids=self.input_ids.to(device),
-            positions=self.positions.to(device),
-            tree=self.tree if parent is None else replace(self.tree, parent=parent.to(device)),
-            labels=self.labels.to(device),
-        )
+        ids, positions = self.input_ids.to(device), self.positions.to(device)
+        return replace(self, input_ids=ids, positions=positions, labels=self.labels.to(device))
+
+    def by_sequence(self, values: Tensor) -> list[tuple[int, Tensor]]:
+        """The index of each sequence, and its part of ``values`` (A,) of the sampled tokens."""
+        lengths = ints(torch.bincount(self.labels.row))
+        return list(zip(self.sequences, split(values, lengths), strict=True))
 
 
 @dataclass(frozen=True)
@@ -223,109 +214,54 @@ def _split(branch: _Branch, sequences: Samples, budget: int) -> list[_Branch]:
     return parts
 
 
-@frozen_record
-class _Rows:
-    """The suffixes of a microbatch, row by row: the sample, its index, its prefix (number and length), and the two rectangles."""
-
-    samples: Samples
-    indexes: tuple[int, ...]
-    prefix: Sequence[int]
-    start: Sequence[int]
-    prefixes: tuple[int, int]
-    longest: int
-
-    def sources(self, row: int, positions: Tensor) -> Tensor:
-        """The places in the microbatch that predict the tokens at ``positions`` of a row's sample.
-
-        The first sampled token often has its source in a shared prefix.
-        """
-        before = positions - 1
-        prefixes, longest_prefix = self.prefixes
-        in_suffix = prefixes * longest_prefix + row * self.longest + before - self.start[row]
-        in_prefix = self.prefix[row] * longest_prefix + before
-        return torch.where(before >= self.start[row], in_suffix, in_prefix)
-
-
 def _layout(branches: Sequence[_Branch], sequences: Samples, vocabulary: int | None) -> MicroBatch:
-    numbered = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
-    shared = branches[0].prefix > 0
-    rows = _Rows(
-        samples=[sequences[index] for _, index in numbered],
-        indexes=tuple(index for _, index in numbered),
-        prefix=[number for number, _ in numbered],
-        start=[branches[number].prefix for number, _ in numbered],
-        prefixes=(len(branches) if shared else 0, max(branch.prefix for branch in branches)),
-        longest=max(branch.longest for branch in branches),
+    """Lays the branches into two rectangles, row by row."""
+    members = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
+    indexes = tuple(index for _, index in members)
+    shared = [branch for branch in branches if branch.prefix]  # all, or none
+    tree = Tree(
+        prefixes=(len(shared), max(branch.prefix for branch in branches)),
+        suffixes=(len(members), max(branch.longest for branch in branches)),
+        lengths=tuple(branch.prefix for branch in shared),
+        members=tuple(len(branch.members) for branch in shared),
     )
-    prefix_ids = torch.zeros(rows.prefixes, dtype=torch.int64)
-    for number, branch in enumerate(branches if shared else ()):
-        first_member = sequences[branch.members[0]]
-        prefix_ids[number, : branch.prefix] = first_member.ids[: branch.prefix]
-    suffix_ids = torch.zeros((len(numbered), rows.longest), dtype=torch.int64)
+    (prefixes, longest_prefix), (rows, longest) = tree.prefixes, tree.suffixes
+    input_ids = torch.zeros(prefixes * longest_prefix + rows * longest, dtype=torch.int64)
+    positions = [torch.arange(longest_prefix).repeat(prefixes)]
+    places: list[Tensor] = []  # of a sample's tokens in the row
     tokens = sum(branch.prefix for branch in branches)
-    for row, (sample, start) in enumerate(zip(rows.samples, rows.start, strict=True)):
-        suffix = sample.ids[start : sample.reach]
-        suffix_ids[row, : len(suffix)] = suffix
-        tokens += len(suffix)
+    for row, (number, index) in enumerate(members):
+        sample, start = sequences[index], branches[number].prefix
+        before = number * longest_prefix + torch.arange(start)
+        behind = prefixes * longest_prefix + row * longest + torch.arange(sample.reach - start)
+        places.append(torch.cat([before, behind]))
+        input_ids[places[-1]] = sample.ids[: sample.reach]
+        # Padding has the place of its row's last token: one behind it may be beyond the model's context.
+        positions.append((start + torch.arange(longest)).clamp(max=sample.reach - 1))
+        tokens += len(behind)
+    labels = _labels([sequences[index] for index in indexes], places, vocabulary)
     return MicroBatch(
-        input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
-        positions=_positions(rows),
-        tree=_tree(branches, rows),
-        labels=_labels(rows, vocabulary),
-        sequences=rows.indexes,
+        input_ids=input_ids[None],
+        positions=torch.cat(positions)[None],
+        tree=tree,
+        labels=labels,
+        sequences=indexes,
         tokens=tokens,
     )
 
 
-def _positions(rows: _Rows) -> Tensor:
-    """(1, P * Lp + B * Ls). Padding has the place of its row's last token: one behind it may be beyond the model's context."""
-    prefixes, longest_prefix = rows.prefixes
-    last = torch.tensor([sample.reach - 1 for sample in rows.samples])
-    suffixes = torch.tensor(rows.start)[:, None] + torch.arange(rows.longest)
-    suffixes = torch.minimum(suffixes, last[:, None])
-    return torch.cat([torch.arange(longest_prefix).repeat(prefixes), suffixes.ravel()])[None]
-
-
-def _tree(branches: Sequence[_Branch], rows: _Rows) -> Tree:
-    suffixes = (len(rows.samples), rows.longest)
-    if not rows.prefixes[0]:
-        return Tree(
-            prefixes=(0, 0),
-            suffixes=suffixes,
-            lengths=(),
-            members=(),
-            parent=None,
-        )
-    members = tuple(len(branch.members) for branch in branches)
-    return Tree(
-        prefixes=rows.prefixes,
-        suffixes=suffixes,
-        lengths=tuple(branch.prefix for branch in branches),
-        members=members,
-        parent=None if len(set(members)) == 1 else torch.tensor(rows.prefix),
-    )
-
-
-def _labels(rows: _Rows, vocabulary: int | None) -> Labels:
-    """Says where each sampled token, and each that the environment showed, is predicted from."""
-    source: list[Tensor] = []
-    read_source: list[Tensor] = []
-    read_target: list[Tensor] = []
-    for row, sample in enumerate(rows.samples):
-        source.append(rows.sources(row, sample.positions))
-        read = torch.empty(0, dtype=torch.int64) if sample.read is None else sample.read
-        read = read[read < sample.reach]
-        read_source.append(rows.sources(row, read))
-        read_target.append(sample.ids[read])
-    lengths = torch.tensor([sample.actions for sample in rows.samples])
+def _labels(samples: Samples, places: Sequence[Tensor], vocabulary: int | None) -> Labels:
+    """Says where each sampled token, and each that the environment showed, is predicted from: often in a shared prefix."""
+    pairs = list(zip(samples, places, strict=True))
+    lengths = torch.tensor([sample.actions for sample in samples])
     return Labels(
-        source=torch.cat(source),
-        read_source=torch.cat(read_source),
-        read_target=torch.cat(read_target),
-        target=torch.cat([sample.learned_ids for sample in rows.samples]),
-        row=torch.arange(len(rows.samples)).repeat_interleave(lengths),
-        legal=_legal(rows.samples, vocabulary),
-        soft=_soft(rows.samples),
+        source=torch.cat([place[sample.positions - 1] for sample, place in pairs]),
+        read_source=torch.cat([place[sample.shown - 1] for sample, place in pairs]),
+        read_target=torch.cat([sample.ids[sample.shown] for sample in samples]),
+        target=torch.cat([sample.learned_ids for sample in samples]),
+        row=torch.arange(len(samples)).repeat_interleave(lengths),
+        legal=_legal(samples, vocabulary),
+        soft=_soft(samples),
     )
 
 

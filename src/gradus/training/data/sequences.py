@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, cast
+from itertools import compress
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
-from gradus.core import ConfigError, Episode, Group, TurnTokens
-from gradus.core.frozen_record import frozen_record
+from gradus.core import ConfigError, Episode, Group, Turn, TurnTokens
 
 LegalIds = tuple[int, ...] | None  # that a grammar allows; None without a grammar
 Legal = tuple[LegalIds, ...]  # of each trained token
@@ -66,27 +66,33 @@ class PerToken:
         """Says whether any token has an advantage; without one the policy gradient is exactly zero."""
         return self.advantages is not None and bool((self.advantages != 0.0).any())
 
+    @property
+    def credited(self) -> Tensor:
+        """(A,) the advantages; only once credit is given."""
+        assert self.advantages is not None
+        return self.advantages
+
+    @property
+    def bonus(self) -> Tensor:
+        """(A,) the share of the entropy bonus that each token gets."""
+        return torch.ones(self.actions) if self.entropy is None else self.entropy
+
+    def by_turn(self) -> list[tuple[int, Tensor]]:
+        """Each turn that has trained tokens, in order, and the rows (n,) of these."""
+        return [(turn, (self.turns == turn).nonzero()[:, 0]) for turn in sorted(set(ints(self.turns)))]
+
     def only(self, mask: Tensor) -> Self:
         """Returns the record with the tokens where ``mask`` (A,) bool is true."""
-        legal = self.legal
-        if legal is not None:
-            legal = tuple(legal[place] for place in ints(mask.nonzero()[:, 0]))
-        return replace(
-            self,
-            positions=self.positions[mask],
-            logprobs=self.logprobs[mask],
-            turns=self.turns[mask],
-            offsets=self.offsets[mask],
-            legal=legal,
-            targets=_cut(self.targets, mask),
-            advantages=_cut(self.advantages, mask),
-            entropy=_cut(self.entropy, mask),
-            soft=None if self.soft is None else (self.soft[0][mask], self.soft[1][mask]),
-        )
-
-
-def _cut(values: Tensor | None, mask: Tensor) -> Tensor | None:
-    return None if values is None else values[mask]
+        cut: dict[str, Any] = {}
+        for name in ("positions", "logprobs", "turns", "offsets", "targets", "advantages", "entropy"):
+            values = getattr(self, name)
+            cut[name] = None if values is None else values[mask]
+        if self.legal is not None:
+            cut["legal"] = tuple(compress(self.legal, ints(mask)))
+        if self.soft is not None:
+            ids, chances = self.soft
+            cut["soft"] = (ids[mask], chances[mask])
+        return replace(self, **cut)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +120,11 @@ class TrainingSample(PerToken):
         return self.ids[self.positions] if self.targets is None else self.targets
 
     @property
+    def shown(self) -> Tensor:
+        """(R,) where the tokens stand that the environment showed and that are computed."""
+        return self.ids[:0] if self.read is None else self.read[self.read < self.reach]
+
+    @property
     def reach(self) -> int:
         """The number of tokens that must be computed: the last trained one is predicted, never read."""
         return int(self.positions[-1])
@@ -124,6 +135,55 @@ Episodes = Sequence[Episode]
 Groups = Sequence[Group]
 
 
+@dataclass(kw_only=True)
+class Stretch:
+    """One unbroken stretch of a conversation so far: its ids, which of them the environment showed, and the tokens that are trained.
+
+    ``places``: position, turn and offset of each trained token. ``closes``: 1 behind an answer that a limit cut, for the token that closes
+    it was neither sampled nor shown by the environment.
+    """
+
+    ids: list[int] = field(default_factory=list[int])
+    read: list[int] = field(default_factory=list[int])
+    places: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    logprobs: list[float] = field(default_factory=list[float])
+    legal: list[LegalIds] = field(default_factory=list[LegalIds])
+    closes: int = 0
+
+    def show(self, ids: Sequence[int]) -> None:
+        """Adds what is read before an answer; the environment showed it if it stands behind another one."""
+        start = len(self.ids)
+        if start:
+            self.read.extend(range(start + self.closes, start + len(ids)))
+        self.ids.extend(ids)
+
+    def answer(self, ids: Sequence[int], turn: int, logprobs: Sequence[float]) -> None:
+        """Adds an answer whose first tokens, as many as have log-probs, are trained."""
+        start = len(self.ids)
+        self.places.extend((start + offset, turn, offset) for offset in range(len(logprobs)))
+        self.logprobs.extend(logprobs)
+        self.ids.extend(ids)
+
+    def sample(self, key: tuple[int, int], episode: int) -> TrainingSample:
+        """The training sample of the whole stretch."""
+        if self.places and self.places[0][0] == 0:
+            raise ConfigError(
+                "a training sample begins with a sampled token; the model must read something before it acts"
+            )
+        positions, turns, offsets = torch.tensor(self.places, dtype=torch.int64).reshape(-1, 3).T.contiguous()
+        return TrainingSample(
+            key=key,
+            episode=episode,
+            ids=torch.tensor(self.ids, dtype=torch.int64),
+            positions=positions,
+            logprobs=torch.tensor(self.logprobs, dtype=torch.float64),
+            turns=turns,
+            offsets=offsets,
+            legal=tuple(self.legal) if any(entry is not None for entry in self.legal) else None,
+            read=torch.tensor(self.read, dtype=torch.int64),
+        )
+
+
 def episode_samples(episode: Episode, *, index: int = 0, group: int | None = None) -> list[TrainingSample]:
     """Cuts one episode at its restarts. No text is rendered or tokenized here: ids come out as they were sampled.
 
@@ -132,7 +192,7 @@ def episode_samples(episode: Episode, *, index: int = 0, group: int | None = Non
     """
     if group is None:
         group = episode.group
-    return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode))]
+    return [stretch.sample((group, number), index) for number, stretch in enumerate(_stretches(episode))]
 
 
 def sampled_tokens(episode: Episode) -> int:
@@ -140,40 +200,18 @@ def sampled_tokens(episode: Episode) -> int:
     return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
 
 
-@frozen_record
-class _SampledTurn:
-    """``cut``: whether a limit cut the answer."""
-
-    number: int
-    tokens: TurnTokens
-    cut: bool
-
-
-@dataclass(kw_only=True)
-class _Stretch:
-    """The turns of one training sample, and all of its ids so far."""
-
-    ids: list[int] = field(default_factory=list[int])
-    turns: list[_SampledTurn] = field(default_factory=list[_SampledTurn])
-
-
-def _stretches(episode: Episode) -> list[_Stretch]:
+def _stretches(episode: Episode) -> list[Stretch]:
     """The stretches of an episode, one for each training sample.
 
     The turns of an episode form a forest by token prefix. A prompt that begins with all that an earlier sample holds goes on with the
     longest such sample; every other restart is a sample of its own, in which the tokens of earlier turns are read and not trained again.
     """
-    stretches: list[_Stretch] = []
-    current = _Stretch()
+    stretches: list[Stretch] = []
+    current = Stretch()
     for number, turn in enumerate(episode.turns):
-        tokens = turn.tokens
         if turn.undelivered:
             continue
-        if tokens is None:
-            raise ConfigError(
-                f"turn {number} of an episode by {episode.policy!r} carries no tokens; only what a local policy sampled "
-                "can be trained on with GRPO (stored text can be trained on with SFT)"
-            )
+        tokens = _sampled(turn, number, episode)
         context = list(tokens.context_ids)
         if tokens.restart or not stretches:
             # The calls of an agent may go on with any earlier conversation of its episode.
@@ -182,52 +220,27 @@ def _stretches(episode: Episode) -> list[_Stretch]:
                 current = max(begun, key=lambda stretch: len(stretch.ids))
                 context = context[len(current.ids) :]
             else:
-                current = _Stretch()
+                current = Stretch()
                 stretches.append(current)
-        tokens = replace(tokens, context_ids=tuple(context))
-        current.turns.append(_SampledTurn(number=number, tokens=tokens, cut=turn.cut))
-        current.ids += [*context, *tokens.action_ids]
+        current.show(context)
+        current.answer(tokens.action_ids, number, tokens.logprobs)
+        current.legal.extend(tokens.legal or (None,) * len(tokens.action_ids))
+        current.closes = int(turn.cut)
     return stretches
 
 
-def _sample(stretch: _Stretch, key: tuple[int, int], episode: int) -> TrainingSample:
-    length = 0
-    positions: list[int] = []
-    logprobs: list[float] = []
-    turns: list[int] = []
-    offsets: list[int] = []
-    legal: list[LegalIds] = []
-    read: list[int] = []
-    # 1 behind an answer that a limit cut: the token that closes it was neither sampled nor shown by the environment.
-    closes = 0
-    for turn in stretch.turns:
-        tokens = turn.tokens
-        count = len(tokens.action_ids)
-        if len(tokens.logprobs) != count:
-            raise ConfigError(
-                f"turn {turn.number} has {count} action tokens and {len(tokens.logprobs)} log-probs; expected "
-                "one log-prob per sampled token, the stop token included"
-            )
-        start = length + len(tokens.context_ids)
-        if length:
-            read.extend(range(length + closes, start))
-        length = start + count
-        positions.extend(range(start, length))
-        logprobs.extend(tokens.logprobs)
-        turns.extend([turn.number] * count)
-        offsets.extend(range(count))
-        legal.extend(tokens.legal if tokens.legal is not None else (None,) * count)
-        closes = int(turn.cut)
-    if positions and positions[0] == 0:
-        raise ConfigError("a training sample begins with a sampled token; the model must read something before it acts")
-    return TrainingSample(
-        key=key,
-        episode=episode,
-        ids=torch.tensor(stretch.ids, dtype=torch.int64),
-        positions=torch.tensor(positions, dtype=torch.int64),
-        logprobs=torch.tensor(logprobs, dtype=torch.float64),
-        turns=torch.tensor(turns, dtype=torch.int64),
-        offsets=torch.tensor(offsets, dtype=torch.int64),
-        legal=tuple(legal) if any(entry is not None for entry in legal) else None,
-        read=torch.tensor(read, dtype=torch.int64),
-    )
+def _sampled(turn: Turn, number: int, episode: Episode) -> TurnTokens:
+    """The tokens of a turn. Raises ConfigError if it has none, or some without a log-prob."""
+    tokens = turn.tokens
+    if tokens is None:
+        raise ConfigError(
+            f"turn {number} of an episode by {episode.policy!r} carries no tokens; only what a local policy sampled "
+            "can be trained on with GRPO (stored text can be trained on with SFT)"
+        )
+    count = len(tokens.action_ids)
+    if len(tokens.logprobs) != count:
+        raise ConfigError(
+            f"turn {number} has {count} action tokens and {len(tokens.logprobs)} log-probs; expected "
+            "one log-prob per sampled token, the stop token included"
+        )
+    return tokens

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-
-import torch
+from dataclasses import replace
 
 from gradus.core import ConfigError, ContextLengthError, Episode
 from gradus.core.records import FAULTS
 from gradus.policies.local.conversation import opening_ids
 from gradus.policies.local.loading import LoadedTokenizer
-from gradus.training.data.sequences import Episodes, TrainingSample
+from gradus.training.data.sequences import Episodes, Stretch, TrainingSample
 
 
 def text_only(episode: Episode) -> Episode:
@@ -66,64 +63,20 @@ def text_sequences(loaded: LoadedTokenizer, episodes: Episodes) -> list[Training
     return samples
 
 
-LearnedToken = tuple[int, int, int, int]  # position, turn, offset and id
-
-
-@dataclass(kw_only=True)
-class _Conversation:
-    """The ids of a conversation so far, which of them the environment showed, and the tokens to be learned."""
-
-    ids: list[int]
-    read: list[int] = field(default_factory=list[int])
-    learned: list[LearnedToken] = field(default_factory=list[LearnedToken])
-
-    def show(self, ids: Sequence[int]) -> None:
-        """Add what the environment shows."""
-        self.read.extend(range(len(self.ids), len(self.ids) + len(ids)))
-        self.ids.extend(ids)
-
-    def answer(
-        self,
-        ids: Sequence[int],
-        turn: int,
-        learned: int,
-    ) -> None:
-        """Add an answer whose first ``learned`` tokens are trained."""
-        start = len(self.ids)
-        for offset, token in enumerate(ids[:learned]):
-            self.learned.append((start + offset, turn, offset, token))
-        self.ids.extend(ids)
-
-    def sample(self, number: int) -> TrainingSample:
-        """``key`` is the same for all: any two samples may share a prefix, such as the system prompt."""
-        columns = torch.tensor(self.learned, dtype=torch.int64).reshape(-1, 4)
-        return TrainingSample(
-            key=(0, 0),
-            episode=number,
-            ids=torch.tensor(self.ids, dtype=torch.int64),
-            positions=columns[:, 0],
-            logprobs=torch.zeros(len(columns), dtype=torch.float64),
-            turns=columns[:, 1],
-            offsets=columns[:, 2],
-            targets=columns[:, 3],
-            read=torch.tensor(self.read, dtype=torch.int64),
-        )
-
-
 def _cut(loaded: LoadedTokenizer, episode: Episode, number: int) -> list[TrainingSample]:
     renderer = loaded.renderer.for_tools(episode.tools)
-    conversations: list[_Conversation] = []
+    conversations: list[Stretch] = []
     for index, turn in enumerate(episode.turns):
         if turn.asked is not None:  # a foreign agent may offer other tools in each call
             renderer = loaded.renderer.for_tools(turn.asked.tools)
         if turn.restart or not conversations:
-            conversations.append(_Conversation(ids=list(opening_ids(renderer, episode.system_prompt, turn))))
+            conversations.append(Stretch())
+            conversations[-1].show(opening_ids(renderer, episode.system_prompt, turn))
         else:
             conversations[-1].show(renderer.following(turn.shown))
         answer = renderer.encode_answer(turn.action)
-        learned = len(answer) if turn.valid else 0
         # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
-        if turn.valid and turn.cut:
-            learned -= 1
-        conversations[-1].answer(answer, index, learned)
-    return [conversation.sample(number) for conversation in conversations if conversation.learned]
+        learned = len(answer) - turn.cut if turn.valid else 0
+        conversations[-1].answer(answer, index, [0.0] * learned)
+    # The key is the same for all: any two samples may share a prefix, such as the system prompt.
+    return [conversation.sample((0, 0), number) for conversation in conversations if conversation.places]

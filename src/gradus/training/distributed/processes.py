@@ -45,22 +45,12 @@ class TrainingProcess:
         return self.rank == 0
 
 
+@lru_cache(maxsize=1)
 def world() -> TrainingProcess:
-    """This process's place. Alone, nothing is imported or started.
+    """This process's place among those of a launcher, which join at the first call. Alone, nothing is imported or started.
 
     Raises ConfigError under a launcher's configuration that this trainer does not follow.
     """
-    return _launched()
-
-
-def _several() -> bool:
-    """Says whether there are other processes to talk to."""
-    return world().size > 1
-
-
-@lru_cache(maxsize=1)
-def _launched() -> TrainingProcess:
-    """This process's place among those of a launcher, which join at the first call."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
         return TrainingProcess()
     from accelerate import DistributedType, PartialState
@@ -73,6 +63,11 @@ def _launched() -> TrainingProcess:
     atexit.register(_leave, state)
     device = None if use_cpu else state.device
     return TrainingProcess(rank=state.process_index, size=state.num_processes, device=device)
+
+
+def _several() -> bool:
+    """Says whether there are other processes to talk to."""
+    return world().size > 1
 
 
 def _leave(state: Any) -> None:

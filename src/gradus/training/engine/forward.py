@@ -23,7 +23,7 @@ from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, samp
 from gradus.training.data.microbatches import MicroBatch, Tree
 from gradus.training.engine.tree_attention import attend
 from gradus.training.engine.tree_support import TREE, TREE_BF16
-from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores, in_chunks
+from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_scores, in_chunks
 
 PLAIN = SamplingConfig()
 Finish = Callable[[Tensor], Tensor]
@@ -173,10 +173,11 @@ def _score_hidden(
     if choice.is_plain(sampling, legal) and _takes_tiles(causal, finish):
         return chunked_scores(head, hidden, target, sampling)
 
-    def figures(part: Tensor, target: Tensor, legal: Tensor | None) -> TokenFigures:
-        return _score_logits(finish(head(part)), target, legal, sampling, choice)
+    def figures(part: Tensor, start: int) -> TokenFigures:
+        rows = slice(start, start + len(part))
+        return _score_logits(finish(head(part)), target[rows], None if legal is None else legal[rows], sampling, choice)
 
-    return chunked_figures(figures, vocabulary_size(causal), hidden, target, legal)
+    return cast(TokenFigures, in_chunks(figures, hidden, vocabulary_size(causal)))
 
 
 def _takes_tiles(causal: Any, finish: Finish) -> bool:

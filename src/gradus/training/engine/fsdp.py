@@ -25,7 +25,7 @@ from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import Stretch
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, largest, launched_with, world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.optimizers import trainable
@@ -105,16 +105,10 @@ def idle_passes(loaded: LoadedModel, passes: int, backward: Callable[[Tensor], N
 
 def _idle_pass(loaded: LoadedModel, backward: Callable[[Tensor], None]) -> None:
     """Gather and reduce what every pass does; the gradient is zero."""
-    nothing = torch.zeros(1, dtype=torch.int64)
-    sequence = TrainingSample(
-        key=(0, 0),
-        episode=0,
-        ids=torch.zeros(2, dtype=torch.int64),
-        positions=torch.ones(1, dtype=torch.int64),
-        logprobs=nothing.double(),
-        turns=nothing,
-        offsets=nothing,
-    )
+    two_tokens = Stretch()
+    two_tokens.show([0])
+    two_tokens.answer([0], 0, [0.0])
+    sequence = two_tokens.sample((0, 0), 0)
     (batch,) = microbatches([sequence], budget=1, share=supports_tree(loaded.model))
     scores = score_tokens(loaded.model, batch.to(loaded.device), SamplingConfig())
     backward(0.0 * scores.logprobs.sum())

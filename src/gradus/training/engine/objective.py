@@ -190,7 +190,7 @@ def batch_tokens(
         logprobs=logprobs,
         sampled=flat_row([sample.logprobs for sample in samples], logprobs),
         old=old,
-        advantages=flat_row([_advantages(sample) for sample in samples], logprobs),
+        advantages=flat_row([sample.credited for sample in samples], logprobs),
         shares=shares,
         sizes={
             "n_tokens": plan.n_tokens,
@@ -199,8 +199,3 @@ def batch_tokens(
             "sequences": sequences,
         },
     )
-
-
-def _advantages(sample: TrainingSample) -> Tensor:
-    assert sample.advantages is not None
-    return sample.advantages

@@ -159,12 +159,17 @@ def _name_base(model: Any) -> None:
             adapter.base_model_name_or_path = os.path.abspath(base)
 
 
+def has_bf16_backward(loaded: LoadedModel, config: TrainerConfig) -> bool:
+    """Says whether the backward pass multiplies in bfloat16."""
+    if config.backward == "auto":
+        return has_fast_bfloat16(loaded.device)
+    return config.backward == "bfloat16"
+
+
 @contextmanager
 def precision(loaded: LoadedModel, config: TrainerConfig) -> Generator[None]:
     """Sets what a training pass runs in: attention by tree, autocast if the settings ask for it, and the dtype of the backward pass."""
-    bf16_backward = config.backward == "bfloat16"
-    if config.backward == "auto":
-        bf16_backward = has_fast_bfloat16(loaded.device)
+    bf16_backward = has_bf16_backward(loaded, config)
     attention = tree_attention(loaded.model, bf16_backward=bf16_backward)
     with attention, bfloat16_backward(loaded.model, enabled=bf16_backward), _autocast(loaded, config):
         yield

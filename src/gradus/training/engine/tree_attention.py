@@ -44,11 +44,13 @@ class _Parts(NamedTuple):
         """(H, rows * length, D) to (rows, H, length, D)."""
         return self.each(lambda part: _to_rows(part, rows, length))
 
-    def behind(self, prefix: _Parts, tree: Tree) -> _Parts:
-        """Suffixes (B, H, Ls, D) whose keys and values begin with those of their prefixes (P, H, Lp, D)."""
-        key = torch.cat([_to_members(prefix.key, tree), self.key], dim=2)
-        value = torch.cat([_to_members(prefix.value, tree), self.value], dim=2)
-        return _Parts(self.query, key, value)
+    def behind(self, key: Tensor, value: Tensor) -> _Parts:
+        """Suffixes (B, H, Ls, D) whose keys and values begin with those of their prefixes (B, KH, Lp, D)."""
+        return _Parts(self.query, torch.cat([key, self.key], dim=2), torch.cat([value, self.value], dim=2))
+
+    def behind_prefixes(self, prefix: _Parts, tree: Tree) -> _Parts:
+        """The same of the prefixes (P, KH, Lp, D) of a tree."""
+        return self.behind(_to_members(prefix.key, tree), _to_members(prefix.value, tree))
 
 
 def attend(
@@ -116,11 +118,9 @@ def _attend_branches(parts: _Parts, scaling: float | None, tree: Tree) -> Tensor
     start = 0
     for number, (length, members) in enumerate(zip(tree.lengths, tree.members, strict=True)):
         rows = slice(start, start + members)
-        shared_key = prefix.key[number, None, :, :length].expand(members, -1, -1, -1)
-        shared_value = prefix.value[number, None, :, :length].expand(members, -1, -1, -1)
-        key = torch.cat([shared_key, suffix.key[rows]], dim=2)
-        value = torch.cat([shared_value, suffix.value[rows]], dim=2)
-        mixed.append(_lower_right(_Parts(suffix.query[rows], key, value), scaling))
+        shared = [part[number, None, :, :length].expand(members, -1, -1, -1) for part in (prefix.key, prefix.value)]
+        branch = _Parts(*(part[rows] for part in suffix))
+        mixed.append(_lower_right(branch.behind(*shared), scaling))
         start += members
     return torch.cat([_from_rows(_lower_right(prefix, scaling)), _from_rows(torch.cat(mixed))], dim=0)
 
@@ -162,7 +162,7 @@ def _attend_tree(parts: _Parts, products: _Products, tree: Tree) -> Tensor:
     longest_prefix, longest = tree.prefixes[1], tree.suffixes[1]
     ends = range(longest_prefix + 1, longest_prefix + longest + 1)
     visible = VisibleKeys(tree.mask, ends, plain=len(set(tree.lengths)) == 1)
-    second = products.masked(suffix.behind(prefix, tree), visible)
+    second = products.masked(suffix.behind_prefixes(prefix, tree), visible)
     return torch.cat([_from_rows(first.to(second.dtype)), _from_rows(second)], dim=0)
 
 
@@ -199,7 +199,7 @@ def _attend_source(
         mask = tree.mask.expand(rows, -1, -1, -1)[number, 0, places.column][:, None]
         last_columns = ints(places.column.amax(0))
         visible = VisibleKeys(mask, [longest_prefix + 1 + column for column in last_columns])
-        suffix = _Parts(places.gather(suffix_query), suffix_key, suffix_value).behind(prefix, tree)
+        suffix = _Parts(places.gather(suffix_query), suffix_key, suffix_value).behind_prefixes(prefix, tree)
         second = places.scatter(products.masked(suffix, visible))
         mixed.append(second.to(mixed[0].dtype) if mixed else second)
     return torch.cat(mixed)
@@ -402,8 +402,8 @@ def _from_rows(part: Tensor) -> Tensor:
 
 def _to_members(part: Tensor, tree: Tree) -> Tensor:
     """(P, H, Lp, D) to (B, H, Lp, D): every suffix sees its parent prefix; gradients of the members add up."""
-    if tree.parent is not None:
-        return part.index_select(0, tree.parent)
-    members = tree.suffixes[0] // tree.prefixes[0]
+    if len(set(tree.members)) > 1:
+        return part.repeat_interleave(torch.tensor(tree.members, device=part.device), dim=0)
+    members = tree.members[0]
     expanded: Tensor = part.unsqueeze(1).expand(-1, members, -1, -1, -1)
     return expanded.flatten(0, 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,9 +17,9 @@ from gradus.core.values import Json
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
-from gradus.training.data.sequences import Samples, split
+from gradus.training.data.sequences import Samples
 from gradus.training.distributed.processes import gather
-from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
+from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.loss_step import PassBudget, StepTaken, TrainingError, apply_gradients, backward_passes
 from gradus.training.engine.objective import (
@@ -39,6 +38,7 @@ from gradus.training.engine.update_figures import (
     Differences,
     LogpDiff,
     UpdateSums,
+    add_up,
     check_logp_diff,
     logp_diff_figures,
     logp_diff_limits,
@@ -53,20 +53,39 @@ class UpdateResult:
     """Figures of all updates on one batch of episodes; those of the losses are means over the tokens of the last pass.
 
     ``logp_diff``: sampler against trainer before the first update; None if nothing was trained. ``grad_norm``: the largest of the updates.
-    ``passes``: microbatches of all passes, for reckoning the arithmetic.
     """
 
     figures: Json
     logp_diff: LogpDiff | None
     grad_norm: float | None
     trained_tokens: int
-    passes: Sequence[MicroBatch]
     seconds: Mapping[str, float]
 
     @property
     def logp_diff_max(self) -> float | None:
         """The largest difference at any token, nats."""
         return None if self.logp_diff is None else self.logp_diff.max
+
+
+class UpdateWatch:
+    """What looks on at the updates of a step, and changes nothing. This one sees nothing."""
+
+    def begins(self) -> None:
+        """Before the passes."""
+
+    def watched(
+        self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor, reference: Tensor | None
+    ) -> Tensor:
+        """Returns the log-probs (1, A) that the losses of a microbatch take; ``entropy`` (A,) and the ``reference``'s (1, A) are beside them."""
+        return tokens.logprobs
+
+    def passed(
+        self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
+    ) -> None:
+        """Between the passes and the optimizer's step."""
+
+    def moved(self, norm: float) -> None:
+        """Behind the optimizer's step."""
 
 
 @frozen_record
@@ -80,28 +99,7 @@ class UpdateOptions:
     reference: Reference | None = None
     key: Sequence[int | str] = ()
     budget: PassBudget | None = None
-    watch: UpdateWatch | None = None
-
-
-class UpdateWatch(Protocol):
-    """What looks on at the updates of a step, and changes nothing."""
-
-    def begins(self) -> None:
-        """Before the passes."""
-
-    def watched(
-        self, plan: UpdatePlan, indexes: Sequence[int], tokens: BatchTokens, entropy: Tensor, reference: Tensor | None
-    ) -> Tensor:
-        """Returns the log-probs (1, A) that the losses of a microbatch take; ``entropy`` (A,) and the ``reference``'s (1, A) are beside them."""
-        ...
-
-    def passed(
-        self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float, optimizer: torch.optim.Optimizer, lr: float
-    ) -> None:
-        """Between the passes and the optimizer's step."""
-
-    def moved(self, norm: float) -> None:
-        """Behind the optimizer's step."""
+    watch: UpdateWatch = field(default_factory=UpdateWatch)
 
 
 @frozen_record
@@ -110,7 +108,6 @@ class MinibatchResult:
 
     sums: UpdateSums
     step: StepTaken
-    passes: Sequence[MicroBatch]
     logp_diff: LogpDiff | None
 
 
@@ -130,25 +127,25 @@ def policy_update(
     """
     started = time.perf_counter()
     options = options or UpdateOptions()
-    trainer = _trainer(loaded, config, options)
+    trainer = UpdateTrainer(
+        loaded=loaded,
+        config=config,
+        reference=options.reference,
+        budget=options.budget or PassBudget(config),
+        watch=options.watch,
+        shares=_shares_prefixes(loaded, options.reference),
+    )
     results: list[MinibatchResult] = []
     plans: list[UpdatePlan] = []
     logp_diff: LogpDiff | None = None
     for epoch in range(config.epochs):
         plans = plan_epoch(credited, config, (*options.key, epoch))
         # Only the very first update has a ratio of exactly 1; whatever is updated later needs the log-probs from before it.
-        later_updates = len(plans) > 1 or (trainer.old.by_trainer and config.epochs > 1)
+        later_updates = len(plans) > 1 or (trainer.by_trainer and config.epochs > 1)
         if epoch == 0 and later_updates:
             trainer, logp_diff = _score_before(trainer, plans)
         for plan in plans:
-            result = run_update(
-                trainer,
-                plan,
-                optimizer,
-                lr,
-                first=logp_diff is None,
-                watch=options.watch,
-            )
+            result = run_update(trainer, plan, optimizer, lr, first=logp_diff is None)
             logp_diff = logp_diff or result.logp_diff
             results.append(result)
     stepping = sum(result.step.seconds for result in results)
@@ -162,43 +159,34 @@ def policy_update(
         logp_diff=logp_diff,
         grad_norm=max((result.step.norm for result in results), default=None),
         trained_tokens=sum(plan.scored for plan in plans),
-        passes=[batch for result in results for batch in result.passes],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
 
 
 @frozen_record
-class _OldLogprobs:
-    """The denominators of the ratio: the sampler's log-probs, or the trainer's from before the first update (sample's index -> (A,))."""
-
-    by_trainer: bool
-    stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
-
-    def of(
-        self,
-        indexes: Sequence[int],
-        sampled: Tensor,
-        logprobs: Tensor,
-    ) -> Tensor:
-        """(1, A) denominators of a microbatch. What was not stored is of the first update, whose ratio is 1."""
-        if not self.by_trainer:
-            return sampled
-        if not self.stored:
-            return logprobs.detach()
-        return flat_row([self.stored[index] for index in indexes], logprobs)
-
-
-@frozen_record
 class UpdateTrainer:
-    """The model and the objective of a step's updates. ``shares``: whether microbatches may share prefixes."""
+    """The model and the objective of a step's updates.
+
+    ``shares``: whether microbatches may share prefixes. ``stored``: the trainer's log-probs from before the first update, by a sample's index.
+    """
 
     loaded: LoadedModel
     config: GrpoConfig
     reference: Reference | None
     budget: PassBudget
-    limits: LogpDiff
-    old: _OldLogprobs
+    watch: UpdateWatch
     shares: bool
+    stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
+
+    @property
+    def limits(self) -> LogpDiff:
+        """How far sampler and trainer may differ."""
+        return logp_diff_limits(self.loaded, self.config)
+
+    @property
+    def by_trainer(self) -> bool:
+        """Says whether the ratio's denominators are the trainer's log-probs, not the sampler's."""
+        return uses_trainer_logprobs(self.loaded, self.config)
 
     def cut(self, plan: UpdatePlan, tokens: int) -> list[MicroBatch]:
         """This process's passes of an update, of so many tokens each."""
@@ -206,21 +194,20 @@ class UpdateTrainer:
         vocabulary = vocabulary_size(self.loaded.model)
         return microbatches(samples, budget=tokens, share=self.shares, vocabulary=vocabulary)
 
+    def old_logprobs(self, indexes: Sequence[int], sampled: Tensor, logprobs: Tensor) -> Tensor:
+        """(1, A) denominators of a microbatch's ratio. What was not stored is of the first update, whose ratio is 1."""
+        if not self.by_trainer:
+            return sampled
+        if not self.stored:
+            return logprobs.detach()
+        return flat_row([self.stored[index] for index in indexes], logprobs)
 
-def _trainer(loaded: LoadedModel, config: GrpoConfig, options: UpdateOptions) -> UpdateTrainer:
-    shares = supports_tree(loaded.model)
-    if options.reference is not None:
-        with options.reference() as model:
-            shares = shares and supports_tree(model)
-    return UpdateTrainer(
-        loaded=loaded,
-        config=config,
-        reference=options.reference,
-        budget=options.budget or PassBudget(config),
-        limits=logp_diff_limits(loaded, config),
-        old=_OldLogprobs(by_trainer=uses_trainer_logprobs(loaded, config)),
-        shares=shares,
-    )
+
+def _shares_prefixes(loaded: LoadedModel, reference: Reference | None) -> bool:
+    if reference is None:
+        return supports_tree(loaded.model)
+    with reference() as model:
+        return supports_tree(loaded.model) and supports_tree(model)
 
 
 def _score_before(trainer: UpdateTrainer, plans: Sequence[UpdatePlan]) -> tuple[UpdateTrainer, LogpDiff | None]:
@@ -236,8 +223,8 @@ def _score_before(trainer: UpdateTrainer, plans: Sequence[UpdatePlan]) -> tuple[
             stored[index] = logprobs  # the next epoch may deal them anew
     logp_diff = measure_logp_diff(differences)
     check_logp_diff(logp_diff, trainer.limits)
-    if trainer.old.by_trainer:
-        trainer = replace(trainer, old=replace(trainer.old, stored=stored))
+    if trainer.by_trainer:
+        trainer = replace(trainer, stored=stored)
     return trainer, logp_diff
 
 
@@ -257,9 +244,8 @@ def _score(trainer: UpdateTrainer, plan: UpdatePlan) -> list[ScoredSample]:
                 idle_passes(loaded, len(batches), lambda loss: None)
             for batch in batches:
                 scores = score_tokens(loaded.model, batch.to(loaded.device), config.sampling)
-                indexes = [plan.local[row] for row in batch.sequences]
-                lengths = [plan.samples[index].actions for index in indexes]
-                scored += zip(indexes, split(scores.logprobs.float().cpu(), lengths), strict=True)
+                parts = batch.by_sequence(scores.logprobs.float().cpu())
+                scored += [(plan.local[row], logprobs) for row, logprobs in parts]
         return scored
 
     return trainer.budget.spend(score, plan.longest)
@@ -272,7 +258,6 @@ def run_update(
     lr: float,
     *,
     first: bool,
-    watch: UpdateWatch | None = None,
 ) -> MinibatchResult:
     """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ.
 
@@ -280,83 +265,40 @@ def run_update(
         TrainingError: they differ by more than rounding explains, or a process lost its share. No weight has changed then.
     """
 
+    watch = trainer.watch
+
     def update(tokens: int) -> MinibatchResult:
         batches = trainer.cut(plan, tokens)
-        figures: list[BatchFigures] = []
+        parts: list[UpdateSums] = []
 
         def loss(batch: MicroBatch) -> Tensor:
-            value, measured = microbatch_loss(trainer, plan, batch, watch)
-            figures.append(measured)
+            value, measured = microbatch_loss(trainer, plan, batch)
+            # Behind the first update the weights differ from the sampler's, and so do log-probs, without any fault.
+            parts.append(measured if first else replace(measured, differences=()))
             return value
 
-        if watch is not None:
-            watch.begins()
+        watch.begins()
         with precision(trainer.loaded, trainer.config):
             backward_passes(trainer.loaded, optimizer, batches, loss)
-            gathered = _gather_figures(plan, figures, first=first)
-            differences = [part.differences for part in gathered if part.differences is not None]
-            logp_diff = measure_logp_diff(differences)
+            sums = add_up(gather(parts))
+            if sums.scored != plan.scored:
+                raise TrainingError(
+                    f"the processes trained {sums.scored} of the {plan.scored} tokens of an update, so the gradient of a process is lost. "
+                    "No weight was changed. Look for a process that skips its share of the sequences"
+                )
+            logp_diff = measure_logp_diff(sums.differences)
             check_logp_diff(logp_diff, trainer.limits)
-        sums = _add_up(plan, gathered)
-        if watch is not None:
-            watch.passed(trainer, plan, sums.loss, optimizer, lr)
+        watch.passed(trainer, plan, sums.loss, optimizer, lr)
         with precision(trainer.loaded, trainer.config):
             step = apply_gradients(trainer.loaded, optimizer, trainer.config, lr)
-        if watch is not None:
-            watch.moved(step.norm)
-        return MinibatchResult(
-            sums=sums,
-            step=step,
-            passes=batches,
-            logp_diff=logp_diff,
-        )
+        watch.moved(step.norm)
+        return MinibatchResult(sums=sums, step=step, logp_diff=logp_diff)
 
     return trainer.budget.spend(update, plan.longest)
 
 
-@frozen_record
-class BatchFigures:
-    """What a microbatch adds to the sums of its update. ``differences``: (A,) of sampler and trainer, absolute."""
-
-    loss: float
-    kl: float | None
-    entropy: float
-    metrics: Mapping[str, Tensor]
-    tokens: int
-    differences: Differences | None
-
-
-def _gather_figures(plan: UpdatePlan, figures: Sequence[BatchFigures], *, first: bool) -> list[BatchFigures]:
-    """The figures of all processes, in one message; differences of the ``first`` update alone."""
-    # Behind the first update the weights differ from the sampler's, and so do log-probs, without any fault.
-    if not first:
-        figures = [replace(part, differences=None) for part in figures]
-    gathered = gather(figures)
-    trained = sum(part.tokens for part in gathered)
-    if trained != plan.scored:
-        raise TrainingError(
-            f"the processes trained {trained:.0f} of the {plan.scored} tokens of an update, so the gradient of a process is lost. No weight "
-            "was changed. Look for a process that skips its share of the sequences"
-        )
-    return gathered
-
-
-def _add_up(plan: UpdatePlan, figures: Sequence[BatchFigures]) -> UpdateSums:
-    divergences = [part.kl for part in figures if part.kl is not None]
-    return UpdateSums(
-        loss=sum(part.loss for part in figures),
-        kl=sum(divergences) if divergences else None,
-        entropy=sum(part.entropy for part in figures),
-        metrics=[part.metrics for part in figures],
-        tokens=plan.n_tokens,
-        scored=plan.scored,
-    )
-
-
-def microbatch_loss(
-    trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch, watch: UpdateWatch | None = None
-) -> tuple[Tensor, BatchFigures]:
-    """The part of an update's loss that a microbatch carries, with its figures."""
+def microbatch_loss(trainer: UpdateTrainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tensor, UpdateSums]:
+    """The part of an update's loss that a microbatch carries, and what it adds to the sums of the update."""
     config = trainer.config
     scores = score_tokens(
         trainer.loaded.model,
@@ -370,39 +312,30 @@ def microbatch_loss(
     indexes = [plan.local[row] for row in batch.sequences]
     logprobs = scores.logprobs[None]
     sampled = flat_row([plan.samples[index].logprobs for index in indexes], logprobs)
-    old = trainer.old.of(indexes, sampled, logprobs)
+    old = trainer.old_logprobs(indexes, sampled, logprobs)
     tokens = batch_tokens(config, plan, indexes, logprobs, old, batch.labels.row[None])
     reference = None if trainer.reference is None else _reference_logprobs(trainer, batch)
-    if watch is not None:
-        tokens = replace(tokens, logprobs=watch.watched(plan, indexes, tokens, scores.entropy, reference))
+    tokens = replace(tokens, logprobs=trainer.watch.watched(plan, indexes, tokens, scores.entropy, reference))
     loss, metrics = policy_loss(config, plan, tokens)
     if config.entropy_coef:
-        loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens
+        shares = flat_row([plan.samples[index].bonus for index in indexes], scores.entropy)
+        loss = loss - config.entropy_coef * (scores.entropy * shares[0]).sum() / plan.n_tokens
     if scores.read is not None:
         loss = loss - config.observations * scores.read.sum() / plan.n_tokens
     kl = None
     if reference is not None:
         term, kl = kl_loss(config, plan, tokens, reference)
         loss = loss + term
-    figures = BatchFigures(
+    sums = UpdateSums(
         loss=float(loss.detach()),
         kl=kl,
         entropy=float(scores.entropy.detach().sum()),
-        metrics=metrics,
-        tokens=scores.logprobs.numel(),
-        differences=(tokens.logprobs.detach() - tokens.sampled).abs()[0].float().cpu().numpy(),
+        metrics=[metrics],
+        tokens=plan.n_tokens,
+        scored=scores.logprobs.numel(),
+        differences=[(tokens.logprobs.detach() - tokens.sampled).abs()[0].float().cpu().numpy()],
     )
-    return loss, figures
-
-
-def _weighted_entropy(plan: UpdatePlan, indexes: Sequence[int], scores: TokenScores) -> Tensor:
-    """The entropies of a microbatch's tokens, each by its share of the bonus, added up."""
-    assert scores.entropy is not None
-    samples = [plan.samples[index] for index in indexes]
-    if all(sample.entropy is None for sample in samples):
-        return scores.entropy.sum()
-    shares = [torch.ones(sample.actions) if sample.entropy is None else sample.entropy for sample in samples]
-    return (scores.entropy * flat_row(shares, scores.entropy)[0]).sum()
+    return loss, sums
 
 
 @torch.no_grad()

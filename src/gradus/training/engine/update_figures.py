@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +20,7 @@ from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
+from gradus.training.trainer_config import TrainerConfig
 
 _MISMATCH = "mismatch_"  # begins the figures of a correction
 _LIBRARY = frozenset({"clip_fraction", "ratio_max", "approx_kl"})  # what the losses of the library measure
@@ -31,7 +33,8 @@ class UpdateSums:
     """The sums over the microbatches of one update, in all processes.
 
     ``kl``: to the reference; None without one. ``metrics``: of the loss, one record for each microbatch. ``tokens``: of the update, those
-    without a gradient too. ``scored``: those that were trained. ``entropy``: of these; None if nobody measured it.
+    without a gradient too. ``scored``: those that were trained. ``entropy``: of these; None if nobody measured it. ``differences``: (A,)
+    of sampler and trainer, absolute, of each microbatch.
     """
 
     loss: float = 0.0
@@ -40,6 +43,21 @@ class UpdateSums:
     metrics: Sequence[Mapping[str, Tensor]] = ()
     tokens: int = 1
     scored: int = 1
+    differences: Sequence[Differences] = ()
+
+
+def add_up(parts: Sequence[UpdateSums]) -> UpdateSums:
+    """The sums of an update from those of its microbatches."""
+    divergences = [part.kl for part in parts if part.kl is not None]
+    return UpdateSums(
+        loss=sum(part.loss for part in parts),
+        kl=sum(divergences) if divergences else None,
+        entropy=sum(part.entropy or 0.0 for part in parts),
+        metrics=list(chain.from_iterable(part.metrics for part in parts)),
+        tokens=parts[0].tokens if parts else 1,
+        scored=sum(part.scored for part in parts),
+        differences=list(chain.from_iterable(part.differences for part in parts)),
+    )
 
 
 def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
@@ -60,9 +78,24 @@ def pass_figures(updates: Sequence[UpdateSums]) -> JsonDict:
         "entropy": _mean([_entropy(update) for update in updates]),
         "clip_fraction": _mean([metrics.get("clip_fraction") for metrics in measured]),
         "ratio_max": max(ratios, default=None),
-        **_mismatch(measured, updates),
     }
-    extra = _loss_metrics(measured)
+    scored = sum(update.scored for update in updates)
+    extra: dict[str, float] = {}
+    for name in dict.fromkeys(chain.from_iterable(measured)):
+        present = [
+            (metrics[name], update.scored) for metrics, update in zip(measured, updates, strict=True) if name in metrics
+        ]
+        values = [value for value, _ in present]
+        if name.endswith("_max"):
+            figure = max(values)
+        elif name.startswith(_MISMATCH):  # a mean over all tokens
+            figure = sum(value * (tokens / scored) for value, tokens in present)
+        else:
+            figure = fmean(values)
+        if name.startswith(_MISMATCH):
+            figures[name] = figure
+        elif name not in _LIBRARY:
+            extra[name] = figure
     if extra:
         figures["loss_metrics"] = extra
     return figures
@@ -78,31 +111,6 @@ def _kl(update: UpdateSums, metrics: Mapping[str, float]) -> float | None:
         return update.kl
     # The loss divides by all tokens of the update; the mean is one over those that were scored.
     return metrics["approx_kl"] * update.tokens / update.scored
-
-
-def _loss_metrics(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What a loss of one's own measures, over the updates that have it."""
-    values: dict[str, list[float]] = {}
-    for metrics in measured:
-        for name, value in metrics.items():
-            if name not in _LIBRARY and not name.startswith(_MISMATCH):
-                values.setdefault(name, []).append(value)
-    return {name: max(parts) if name.endswith("_max") else fmean(parts) for name, parts in values.items()}
-
-
-def _mismatch(measured: Sequence[Mapping[str, float]], updates: Sequence[UpdateSums]) -> dict[str, float]:
-    """Of a correction's figures the means over all scored tokens, and the largest."""
-    scored = sum(update.scored for update in updates)
-    figures: dict[str, float] = {}
-    for update, metrics in zip(updates, measured, strict=True):
-        for name, value in metrics.items():
-            if not name.startswith(_MISMATCH):
-                continue
-            if name.endswith("_max"):
-                figures[name] = max(value, figures.get(name, value))
-            else:
-                figures[name] = figures.get(name, 0) + value * (update.scored / scored)
-    return figures
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -133,7 +141,7 @@ def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
 
     It is, unless sampler and trainer are one function: in this process, in float32.
     """
-    return _samples_elsewhere(config) or not _exact(loaded, config)
+    return _samples_elsewhere(config) or not computes_exactly(loaded, config)
 
 
 def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
@@ -142,14 +150,15 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
     if _samples_elsewhere(config):
         return SERVER_LIMITS
-    return EXACT_LIMITS if _exact(loaded, config) else _ROUNDED
+    return EXACT_LIMITS if computes_exactly(loaded, config) else _ROUNDED
 
 
 def _samples_elsewhere(config: GrpoConfig) -> bool:
     return config.sampler != "local" or config.correction is not None
 
 
-def _exact(loaded: LoadedModel, config: GrpoConfig) -> bool:
+def computes_exactly(loaded: LoadedModel, config: TrainerConfig) -> bool:
+    """Says whether a model computes in float32 at least, as it is."""
     wide = loaded.dtype in (torch.float32, torch.float64)
     rounded = autocasts(config.autocast, loaded.device) or getattr(loaded.model, "is_quantized", False)
     return wide and not rounded

@@ -25,26 +25,6 @@ _TILE = (2048, 8192)  # on other devices
 TokenFigures = tuple[Tensor, Tensor | None, Tensor | None]  # log-probs, entropy, greedy, each (A,)
 
 
-def chunked_figures(
-    figures: Callable[[Tensor, Tensor, Tensor | None], TokenFigures],
-    vocabulary: int,
-    hidden: Tensor,
-    target: Tensor,
-    legal: Tensor | None,
-) -> TokenFigures:
-    """``figures(hidden states, target, legal)`` of hidden states (A, d), chunk by chunk, with logits computed again in the backward pass.
-
-    ``figures`` makes logits (C, ``vocabulary``) of hidden states (C, d).
-    """
-
-    def of_chunk(part: Tensor, start: int) -> TokenFigures:
-        rows = slice(start, start + len(part))
-        legal_part = None if legal is None else legal[rows]
-        return figures(part, target[rows], legal_part)
-
-    return cast(TokenFigures, in_chunks(of_chunk, hidden, vocabulary))
-
-
 def in_chunks(
     figures: Callable[[Tensor, int], tuple[Tensor | None, ...]], states: Tensor, vocabulary: int
 ) -> tuple[Tensor | None, ...]:
@@ -64,7 +44,7 @@ def chunked_scores(
     target: Tensor,
     sampling: SamplingConfig,
 ) -> TokenFigures:
-    """As :func:`chunked_figures` without top-k, top-p and grammar, with few passes over the logits.
+    """Figures of tokens from the hidden states (A, d) that predict them, without top-k, top-p and grammar, with few passes over the logits.
 
     Log-probs with gradient; the entropy and whether the token is the likeliest one come without. The logits are computed in the
     dtype of the head (autocast's, if it is on) and summed up in float32.

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from gradus.core import Episode, Grader, Renderer, RewardTerm, Turn
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import Episodes, Groups, Samples, ints
+from gradus.training.data.sequences import Groups, Samples, sampled_tokens
 from gradus.training.laws.formulas import FORMULAS
 from gradus.training.laws.runner import NotMeasured, Pairs, close, holds, worst_of
-from gradus.training.teachers import ScoringTeacher
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ALLOWED = 1e-6  # of the largest advantage
@@ -71,15 +70,13 @@ def advantages_again(
         values = _turn_values(members, config, spans)
     largest = max(float(np.abs(values).max()), 1e-6)
     for sample in samples[::every]:
-        assert sample.advantages is not None
         member = members[sample.episode]
-        for turn in sorted(set(ints(sample.turns))):
+        for turn, rows in sample.by_turn():
             of_turn = values[sample.episode, member.places[turn]]
             by_token = spans.by_token(member.episode.turns[turn], of_turn, renderer)
-            rows = (sample.turns == turn).nonzero()[:, 0]
             again = by_token[sample.offsets[rows].numpy()]
             place = f"group {member.group}, episode {sample.episode}, turn {turn}: the advantage of a token"
-            yield worst_of(sample.advantages[rows].numpy(), again, place, _ALLOWED * largest)
+            yield worst_of(sample.credited[rows].numpy(), again, place, _ALLOWED * largest)
 
 
 def settings_again(asked: GrpoConfig, config: GrpoConfig, grader: Grader) -> Pairs:
@@ -112,29 +109,14 @@ def dropped_again(dropped: Groups) -> Pairs:
         yield close(max(rewards, default=0.0), min(rewards, default=0.0), 1e-5, place)
 
 
-class HeardTeacher:
-    """A teacher whose last log-probs are kept: asked again, one may answer otherwise."""
-
-    def __init__(self, teacher: ScoringTeacher) -> None:
-        self._teacher = teacher
-        self.answers: Sequence[Tensor] = ()
-
-    def logprobs(self, samples: Samples, episodes: Episodes) -> list[Tensor]:
-        """Returns the teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
-        answers = self.answers = self._teacher.logprobs(samples, episodes)
-        return answers
-
-
 def taught_again(before: Samples, after: Samples, coef: float, logprobs: Sequence[Tensor]) -> Pairs:
     """What a teacher adds to a token's advantage: ``coef`` times how much likelier it is to the teacher (``logprobs``), at most 10 nats."""
     for number, (sample, taught, teachers) in enumerate(zip(before, after, logprobs, strict=True)):
-        assert sample.advantages is not None
-        assert taught.advantages is not None
         gain = teachers.double().numpy() - sample.logprobs.numpy()
         gain = np.clip(np.nan_to_num(gain, nan=0.0), -10.0, 10.0)
-        again = sample.advantages.numpy() + coef * gain
+        again = sample.credited.numpy() + coef * gain
         place = f"sample {number}: the advantage of a token with what the teacher adds to it (distillation)"
-        yield worst_of(taught.advantages.numpy(), again, place, 1e-5 * (1.0 + float(np.abs(again).max())))
+        yield worst_of(taught.credited.numpy(), again, place, 1e-5 * (1.0 + float(np.abs(again).max())))
 
 
 def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights: Mapping[str, float]) -> Array:
@@ -163,13 +145,9 @@ def _episode_values(members: Sequence[GroupMember], config: GrpoConfig, weights:
 
 def _whitened(members: Sequence[GroupMember], rewards: Array) -> Array:
     """Rewards (N,) less their mean over the sampled tokens, over the deviation there; 0 if they do not differ."""
-    by_token = np.repeat(rewards, [_sampled_tokens(member.episode) for member in members])
+    by_token = np.repeat(rewards, [sampled_tokens(member.episode) for member in members])
     deviation = by_token.std() if _differ(by_token) else math.inf
     return (rewards - by_token.mean()) / deviation
-
-
-def _sampled_tokens(episode: Episode) -> int:
-    return sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
 
 
 def _component(episode: Episode, name: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 Center = Literal["mean", "leave_one_out", "tokens", "ratio", "components"]
@@ -48,10 +49,10 @@ def remaining(schedule: str | None, passed: float) -> float:
     return shares.get(schedule or "", 1.0)
 
 
-def weigh(ratio: Tensor, signs: Tensor, low: float, high: float, kind: str) -> tuple[Tensor, Tensor]:
-    """What a token's gradient and its value are multiplied with, (A,) both, at these ratios and signs of the advantages."""
-    if kind in ("bounded", "plain"):
-        bounded = ratio.clamp(1.0 - low, 1.0 + high)
-        return bounded, bounded
+def weigh(ratio: Tensor, logprobs: Tensor, signs: Tensor, low: float, high: float, kind: str) -> tuple[Tensor, Tensor]:
+    """What a token is worth, with gradient, at these ratios and signs of the advantages, and whether the clip has a part in it, (A,) both."""
+    bounded = ratio.clamp(1.0 - low, 1.0 + high)
+    if kind in ("bounded", "plain"):  # these two weigh the log-prob itself
+        return bounded.detach() * logprobs, bounded != ratio
     clipped = ((signs > 0) & (ratio > 1.0 + high)) | ((signs < 0) & (ratio < 1.0 - low))
-    return ratio.masked_fill(clipped, 0.0), ratio.where(~clipped, ratio.clamp(1.0 - low, 1.0 + high))
+    return torch.where(clipped, bounded.detach(), ratio), clipped

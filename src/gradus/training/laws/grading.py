@@ -20,7 +20,7 @@ from gradus.rewards.grading import rewards_of
 from gradus.rollouts import episodes_of
 from gradus.rollouts.grading import ask_environment
 from gradus.training.data.sequences import Episodes, Groups
-from gradus.training.laws.runner import NotMeasured, Pair, Pairs, close, holds, worst_of
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, close, holds, same_or_missing, worst_of
 
 _GROUPS = 12  # before independence is asked
 _ERRORS = 6.0  # standard errors
@@ -131,8 +131,7 @@ def _same_component(episode: Episode, name: str, result: list[float | None] | st
     stored = episode.reward.components.get(name)
     value = result[0] if isinstance(result, list) else None
     place = f"{member_of(episode)}: component {name}, against its function asked of the row"
-    yield holds(stored is None, f"{place}, is missing", value is None)
-    yield close(stored or 0.0, value or 0.0, 1e-9, place)
+    yield from same_or_missing(stored, value, 1e-9, place)
     missing = isinstance(result, list) or episode.reward.value is None
     yield holds(missing, f"{member_of(episode)} has no reward after {result}")
 
@@ -193,8 +192,7 @@ def _truth_again(spec: EnvironmentSpec, episode: Episode) -> Pairs:
     truth, _ = ask_environment("", spec.true_reward, episode)
     once_more, _ = ask_environment("", spec.true_reward, episode)
     if truth == once_more:
-        yield holds(stored is None, f"{place}: the true reward is missing", truth is None)
-        yield close(stored or 0.0, truth or 0.0, 1e-9, f"{place}: the true reward")
+        yield from same_or_missing(stored, truth, 1e-9, f"{place}: the true reward")
 
 
 def member_of(episode: Episode) -> str:

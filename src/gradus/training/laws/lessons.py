@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -20,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.sequences import Episodes, Samples, TrainingSample, ints
 from gradus.training.engine.prepare import precision
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, holds, in_order
 from gradus.training.laws.step import StepLaws
 from gradus.training.laws.tokens import texts_again, texts_shown
 from gradus.training.lesson_config import DistillConfig, LessonConfig
@@ -74,8 +75,8 @@ def _learned_tokens(batch: Samples) -> dict[tuple[int, int], list[int]]:
     """Episode and turn -> the ids that a batch learns of it."""
     learned: dict[tuple[int, int], list[int]] = {}
     for sample in batch:
-        for turn, token in zip(ints(sample.turns), ints(sample.learned_ids), strict=True):
-            learned.setdefault((sample.episode, turn), []).append(token)
+        for turn, rows in sample.by_turn():
+            learned.setdefault((sample.episode, turn), []).extend(ints(sample.learned_ids[rows]))
     return learned
 
 
@@ -105,8 +106,7 @@ def said_again(renderer: Renderer, episode: Episode, sample: TrainingSample, con
     place = (
         f"episode {sample.episode} of the step: the tokens that its sample learns are its answers (which episode, turn)"
     )
-    for turn in set(ints(sample.turns)):
-        rows = sample.turns == turn
+    for turn, rows in sample.by_turn():
         ids, tokens = ints(sample.learned_ids[rows]), episode.turns[turn].tokens
         if tokens is None:
             yield holds(renderer.decode(ids).strip() in episode.turns[turn].action, place)
@@ -154,18 +154,19 @@ def order_of_lessons(
     yield holds(epochs == [1, 1, 2], f"the epoch (pass over the episodes) of steps 1, {steps} and {steps + 1}")
     if len(samples) > _MOST_SAMPLES:
         return
-    numbers = {sample.episode for sample in samples}
+    lessons = Counter(sample.episode for sample in samples)
     taught = sum(map(_is_taught, training))
-    yield Pair(len(numbers), taught, "the episodes that are trained on, of those that are not held out for validation")
+    yield Pair(len(lessons), taught, "the episodes that are trained on, of those that are not held out for validation")
     orders: list[list[int]] = []
     for first in (1, 1 + steps):
         epoch = chain.from_iterable(map(batch, range(first, first + steps)))
         orders.append([sample.episode for sample in epoch])
-    for order in orders:
-        parted = numbers ^ set(order)
-        yield Pair(len(parted), 0, f"episodes that an epoch lacks or should not have ({sorted(parted)[:3]})")
-        yield Pair(len(order), len(samples), "the samples of an epoch, each once")
-    if len(numbers) >= _FEW:
+        yield alone(
+            Counter(orders[-1]).items(),
+            lessons.items(),
+            "episodes, each with its samples once, that an epoch or the run has",
+        )
+    if len(lessons) >= _FEW:
         yield holds(orders[0] == orders[1], "two epochs have their episodes in one order", False)
 
 
@@ -178,9 +179,8 @@ def rolled_again(
     tasks: Sequence[Task], episodes: Episodes, config: DistillConfig, step: int, student: str, limit: int
 ) -> Pairs:
     """A step of distillation rolls out its ``tasks``, some by the student, of at most so many turns."""
-    agreeing = sum(task == episode.task for task, episode in zip(tasks, episodes, strict=False))
-    yield Pair(len(episodes), len(tasks), f"the tasks of step {step}")
-    yield Pair(agreeing, len(tasks), f"the tasks of step {step} that are the next ones in the order of tasks")
+    place = f"the tasks of step {step} that are the next ones in the order of tasks"
+    yield in_order([episode.task for episode in episodes], tasks, place)
     share = sum(episode.policy == student for episode in episodes) / len(episodes)
     place = f"the share of the episodes of step {step} that the student rolled out (on_policy)"
     yield Pair(share, config.on_policy, place, 0.5 / len(episodes) + 1e-9)
@@ -196,29 +196,29 @@ def stated_again(
 
     ``logprobs`` (A,): what the teacher has of the tokens, in place of targets that the sample carries.
     """
-    for turn in sorted(set(ints(sample.turns)))[-_TURNS:]:
+    for turn, rows in sample.by_turn()[-_TURNS:]:
         if not stated[turn] or math.prod(len(span.answers) for span in stated[turn]) > _ANSWERS:
             continue
         answers = _spelled_answers(renderer, stated[turn])
-        rows = ints((sample.turns == turn).nonzero()[:, 0])
-        for place, (row, token) in enumerate(zip(rows, ints(sample.learned_ids[rows]), strict=True)):
+        said = tuple(ints(sample.learned_ids[rows]))
+        for place, row in enumerate(ints(rows)):
             shares: dict[int, float] = {}
             for spelled, chance in answers:
-                shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance
+                if spelled[:place] == said[:place]:
+                    shares[spelled[place]] = shares.get(spelled[place], 0.0) + chance
+            # The student says what the teacher never does: from here on there is no target.
+            if not math.fsum(shares.values()):
+                break
             if logprobs is None:
                 assert sample.soft is not None
                 ids, chances = (part[row] for part in sample.soft)
                 word = max(shares, key=shares.__getitem__)
                 target = float(chances[ids == word].sum())
             else:
-                word = token
+                word = said[place]
                 target = float(logprobs[row].exp().nan_to_num(0.0))
             where = f"turn {turn}, token {place}: the teacher's probability of a token (the target), from the answers that it states"
             yield Pair(target, shares.get(word, 0.0) / math.fsum(shares.values()), where, 1e-4)
-            answers = [(spelled, chance) for spelled, chance in answers if spelled[place] == token]
-            # The student says what the teacher never does: from here on there is no target.
-            if not math.fsum(chance for _, chance in answers):
-                break
 
 
 def _spelled_answers(renderer: ChatRenderer, spans: AnswerDistribution) -> list[tuple[Sequence[int], float]]:
@@ -228,7 +228,7 @@ def _spelled_answers(renderer: ChatRenderer, spans: AnswerDistribution) -> list[
     for combination in product(*words):
         text = " ".join(word for word, _ in combination)
         chance = math.prod([chance for _, chance in combination])
-        answers.append((renderer.encode_answer(text), float(chance)))
+        answers.append((tuple(renderer.encode_answer(text)), float(chance)))
     return answers
 
 
@@ -289,7 +289,7 @@ class LessonLaws(StepLaws):
         self.runner.check("loss", self._gradient_again, samples, tokens)
         if self.runner.step == 1:
             self.runner.check("loss", self._loss_again, samples, loss)
-        self.moves(optimizer, self.config, lr)
+        self.moves(optimizer, lr)
 
     @torch.no_grad()
     def _loss_again(self, samples: Samples, loss: float) -> Pairs:
@@ -345,22 +345,6 @@ def held_out_again(
         # Two words may be equally likely.
         mean = float(torch.cat(right).double().mean())
         yield Pair(accuracy, mean, "the validation (held-out) accuracy", 1.5 / tokens)
-
-
-def same_loss(loss: float, cut: float, rounding: float) -> Pairs:
-    """The validation loss of all that is held out does not depend on the passes that it is measured in."""
-    place = "the validation (held-out) loss, in passes of other sizes"
-    yield Pair(loss, cut, place, rounding * (1 + abs(cut)))
-
-
-def taught_again(folder: Path, taught: Collection[str]) -> Pairs:
-    """splits.json names the tasks that are taught, and none of these judges."""
-    splits = json.loads((folder / "splits.json").read_text(encoding="utf-8"))
-    yield Pair(
-        len(set(splits["teach"]) ^ set(taught)), 0, "tasks that splits.json lists as taught, or that were taught, alone"
-    )
-    judging = set(splits.get("validation", ())) & set(taught)
-    yield Pair(len(judging), 0, "tasks that splits.json lists for validation, and that were taught")
 
 
 def lowest_again(metrics: Path, best: float | None) -> Pairs:

@@ -120,13 +120,13 @@ def fingerprint(loaded: LoadedModel, optimizer: torch.optim.Optimizer) -> dict[s
         master = master_of(weight)
         for part, value in {"weight": weight, "master": master, **moments[master]}.items():
             if isinstance(value, Tensor):
-                sums[f"{part} of {name}"] = float(some_sum(value))
+                sums[f"{part} of {name}"] = some_sum(value)
     return sums
 
 
-def some_sum(tensor: Tensor) -> Tensor:
+def some_sum(tensor: Tensor) -> float:
     """The sum of at most 64 numbers of a tensor, spread over it, in float64."""
-    return tensor.detach().flatten()[:: 1 + tensor.numel() // 64].double().sum()
+    return float(tensor.detach().flatten()[:: 1 + tensor.numel() // 64].double().sum())
 
 
 class BetweenUpdates:
@@ -155,9 +155,9 @@ class BetweenUpdates:
 
 
 def unmoved(before: Mapping[str, float], now: Mapping[str, float]) -> Pairs:
-    """Between two updates nothing moves: what an update finds of weights and moments is what the one before it left."""
+    """Between two updates nothing moves, and frozen tensors never: what an update finds is what the one before it left."""
     for name in before:
-        place = f"the {name} at the beginning of an update, against the end of the one before: a sum over some numbers"
+        place = f"the {name}, against what it was before (at the end of an update, or of the run's beginning): a sum over some numbers"
         yield Pair(now.get(name, 0.0), before[name], place)
 
 

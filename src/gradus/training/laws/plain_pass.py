@@ -32,8 +32,7 @@ def plain_logprobs(loaded: LoadedModel, sampling: SamplingConfig, sample: Traini
 
 def read_logprobs(loaded: LoadedModel, sample: TrainingSample) -> Tensor:
     """(R,) log-probs of the tokens that the environment showed between the trained ones, under the model itself."""
-    shown = sample.ids[:0] if sample.read is None else sample.read[sample.read < sample.positions.max()]
-    return plain_logprobs(loaded, SamplingConfig(), replace(sample, positions=shown, legal=None, targets=None))
+    return plain_logprobs(loaded, SamplingConfig(), replace(sample, positions=sample.shown, legal=None, targets=None))
 
 
 def plain_scores(loaded: LoadedModel, sampling: SamplingConfig, sample: TrainingSample) -> Tensor:

@@ -16,10 +16,10 @@ from gradus.core.waiting import blocking
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import episodes_of
-from gradus.training.data.sequences import Groups, TrainingSample, episode_samples, ints
+from gradus.training.data.sequences import Groups, TrainingSample, episode_samples
 from gradus.training.laws.grading import asked_again, graded_again, member_of, weighed_again
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_scores
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds, in_order
 from gradus.training.laws.tokens import text_again
 
 _EPISODES = 8  # that are taken again, as long as there is time
@@ -67,12 +67,10 @@ class RolledOut:
         for number, group in enumerate(groups):
             first = self.first + number if self.rounds is None else group.episodes[0].group
             where = f"group {number}, of the task with seed {group.task.seed}"
-            yield Pair(len(group.episodes), self.size, f"{where}: its members (group_size)")
-            own = sum(each.task == group.task and each.task.id == group.task.id for each in group.episodes)
-            yield Pair(len(group.episodes), own, f"{where}: members that have its task")
-            keyed = sum((each.group, each.member) == (first, place) for place, each in enumerate(group.episodes))
-            what = "members whose numbers of group and member, which key their random numbers, are their own"
-            yield Pair(keyed, len(group.episodes), f"{where}: {what}")
+            members = [(each.task, each.task.id, each.group, each.member) for each in group.episodes]
+            again = [(group.task, group.task.id, first, place) for place in range(self.size)]
+            what = "members (group_size) that have its task and numbers of group and member, which key their random numbers, of their own"
+            yield in_order(members, again, f"{where}: {what}")
 
     def ends_again(self, groups: Groups) -> Pairs:
         """An episode ends at the limit of turns or where its last answer was cut; an answer at its first stop token or at the limit of tokens."""
@@ -104,8 +102,10 @@ class RolledOut:
             ids = turn.tokens.action_ids
             is_full = turn.usage.prompt_tokens + len(ids) == loaded.context
             stops = [token in stop_ids for token in ids]
-            ended = not any(stops) and (len(ids) == longest or is_full) if turn.cut else stops[-1:] == [True]
-            if not ended or any(stops[:-1]) or len(ids) > longest:
+            ends = not any(stops) and (len(ids) == longest or is_full)
+            if not turn.cut:
+                ends = sum(stops) == 1 and stops[-1]
+            if not ends or len(ids) > longest:
                 odd.append(f"turn {turn.index}, {len(ids)} tokens, {'cut' if turn.cut else 'complete'}")
         return odd
 
@@ -136,20 +136,19 @@ class RolledOut:
         rows = torch.arange(len(chances))
         above = chances.cumsum(-1)[rows, sample.learned_ids]
         below = above - chances[rows, sample.learned_ids]
-        places = list(zip(ints(sample.turns), ints(sample.offsets), strict=True))
         distances: list[Tensor] = []
         # An episode does not say in which round of dynamic sampling it was rolled out: one of them must fit.
         rounds = [()] if self.rounds is None else [(number,) for number in range(self.rounds + 1)]
         for ending in rounds:
-            numbers: dict[int, list[float]] = {}
-            for turn in set(ints(sample.turns)):
+            points = torch.zeros_like(above)
+            for turn, rows in sample.by_turn():
                 seed = child_seed(self.seed, *self.key, *ending, episode.group, episode.member, turn)
-                numbers[turn] = np.random.default_rng(seed).random(self.sampling.max_new_tokens).tolist()
-            points = torch.tensor([numbers[turn][offset] for turn, offset in places], dtype=torch.float64)
+                numbers = np.random.default_rng(seed).random(self.sampling.max_new_tokens)
+                points[rows] = torch.from_numpy(numbers)[sample.offsets[rows]]
             distances.append(torch.maximum(below - points, points - above))
         distance = min(distances, key=lambda values: float(values.max()))
         worst = int(distance.argmax())
-        turn, offset = places[worst]
+        turn, offset = int(sample.turns[worst]), int(sample.offsets[worst])
         outside = "how far its random number (seed, key of the step, group, member) lies outside of the token's share"
         place = f"group {episode.group}, member {episode.member}, turn {turn}, token {offset}: {outside}"
         yield Pair(max(0.0, float(distance[worst])), 0.0, place, 1e-3 if self.exact else 0.1)
@@ -196,27 +195,28 @@ def played_again(spec: EnvironmentSpec, groups: Groups) -> Pairs:
         if number > 1 and time.perf_counter() - started > _SECONDS:
             return
         stored, again = _stored(episode), _replayed(spec, episode)
-        if again != stored and again != _replayed(spec, episode):
+        if again != list(stored.values()) and again != _replayed(spec, episode):
             raise NotMeasured("an environment that repeats itself")
-        for name, value in stored.items():
-            yield holds(value == again[name], f"{name}, of {member_of(episode)}, is what a new environment gives")
+        for (name, value), other in zip(stored.items(), again, strict=True):
+            yield holds(value == other, f"{name}, of {member_of(episode)}, is what a new environment gives")
 
 
 def _stored(episode: Episode) -> dict[str, Any]:
     """What an environment made of an episode, by name."""
-    seen: dict[str, Any] = {"system prompt": episode.system_prompt, "outcome": plain(episode.outcome)}
+    seen: dict[str, Any] = {"system prompt": episode.system_prompt}
     for turn in episode.turns:
         seen[f"what turn {turn.index} showed"] = (turn.observation, turn.messages, plain(turn.data), turn.restart)
         effect = turn.env_reward, turn.valid, turn.error, turn.spans, plain(turn.action_data)
         seen[f"what became of the answer of turn {turn.index}"] = effect
+    seen["outcome"] = plain(episode.outcome)
     # The limit of tokens stands in place of the environment's own end.
     if episode.stop is not StopReason.TOKEN_LIMIT:
         seen["the end"] = episode.stop
     return seen
 
 
-def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
-    """The same of the same answers in a new environment. Raises NotMeasured if it cannot take them."""
+def _replayed(spec: EnvironmentSpec, episode: Episode) -> list[Any]:
+    """The same of the same answers in a new environment, in this order. Raises NotMeasured if it cannot take them."""
     environment = blocking(spec.make())
     task = episode.task
     try:
@@ -224,16 +224,16 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> dict[str, Any]:
         name = f"{task.condition}-{task.seed}-{episode.member}"
         rewards = _step_rewards(environment)
         shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
-        seen: dict[str, Any] = {"system prompt": environment.system_prompt or ""}
+        seen: list[Any] = [environment.system_prompt or ""]
         for turn in episode.turns:
-            seen[f"what turn {turn.index} showed"] = (shown.text, shown.messages, plain(shown.data), shown.restart)
+            seen.append((shown.text, shown.messages, plain(shown.data), shown.restart))
             shown = environment.step(turn.action)
             reward = rewards[-1] if rewards else shown.reward
-            effect = reward, shown.action_valid, shown.action_error, shown.action_spans, plain(shown.action_data)
-            seen[f"what became of the answer of turn {turn.index}"] = effect
-        seen["outcome"] = plain(dict(environment.outcome() or {}))
+            data = plain(shown.action_data)
+            seen.append((reward, shown.action_valid, shown.action_error, shown.action_spans, data))
+        seen.append(plain(dict(environment.outcome() or {})))
         if episode.stop is not StopReason.TOKEN_LIMIT:
-            seen["the end"] = _end(shown)
+            seen.append(_end(shown))
         return seen
     except Exception as error:
         raise NotMeasured(f"an environment that takes answers again ({type(error).__name__}: {error})") from error

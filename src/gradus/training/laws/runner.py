@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,22 @@ def close(first: float, second: float, share: float, place: str) -> Pair:
     return Pair(first, second, place, share * max(1.0, abs(second)))
 
 
+def same_or_missing(first: float | None, second: float | None, share: float, place: str) -> Pairs:
+    """Compares two numbers, as :func:`close` does, or that both are missing."""
+    yield holds(first is None, f"{place} is missing", second is None)
+    yield close(first or 0.0, second or 0.0, share, place)
+
+
+def in_order(first: Sequence[Any], second: Sequence[Any], place: str) -> Pair:
+    """Compares two rows by how many things stand at the same place in both."""
+    return Pair(sum(map(eq, first, second)), max(len(first), len(second)), place)
+
+
+def alone(first: Iterable[Any], second: Iterable[Any], place: str) -> Pair:
+    """Compares two sets by the number of what only one of them has."""
+    return Pair(len(set(first) ^ set(second)), 0, f"{place} alone")
+
+
 def norm_of(tensor: Tensor) -> float:
     """The root of the sum of squares."""
     return math.sqrt(float(tensor.float().square().sum()))
@@ -65,17 +82,17 @@ class NotMeasured(Exception):
 
 
 class LawBroken(TrainingError):
-    """Two computations of one thing differ by more than rounding. ``law`` names it."""
+    """Two computations of one thing differ by more than rounding, at a ``step``. ``law`` names it."""
 
-    def __init__(self, law: LawName, message: str) -> None:
+    def __init__(self, law: LawName, step: int, message: str) -> None:
         super().__init__(message)
-        self.law = law
+        self.law, self.step = law, step
 
-    def alert(self, step: int) -> dict[str, Any]:
+    def alert(self) -> dict[str, Any]:
         """Returns the record of the metrics that says so."""
         return {
             "kind": "alert",
-            "step": step,
+            "step": self.step,
             "rule": f"law {self.law}",
             "severity": "stop",
             "evidence": str(self),
@@ -93,7 +110,7 @@ class LawRunner:
     it did, so laws are checked.
     """
 
-    off: frozenset[str]
+    off: Collection[str]
     step: int = 0
     worst: dict[LawName, float] = field(default_factory=dict[LawName, float])
     not_measured: dict[LawName, str] = field(default_factory=dict[LawName, str])
@@ -132,6 +149,7 @@ class LawRunner:
             return
         raise LawBroken(
             law,
+            self.step,
             f"law broken: {law}: {LAWS[law]}. Step {self.step}, {pair.place}: the run has {pair.first:.6g}, computed again it is "
             f"{pair.second:.6g} (rounding explains {pair.allowed:.2g}). The second computation is in gradus/training/laws/{file}; what "
             f"computes the first is at fault, or the law does not hold here: then set grpo.laws.off = ['{law}']",

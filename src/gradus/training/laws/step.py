@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from gradus.policies.local.cpu.support import autocasts, has_fast_bfloat16
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.engine.master_weights import master_of
+from gradus.training.engine.prepare import has_bf16_backward
+from gradus.training.engine.update_figures import computes_exactly
 from gradus.training.laws.movement import Movement, drawn_tensors, gradient_norm
 from gradus.training.laws.runner import LawRunner, Pair, Pairs, apart
 from gradus.training.trainer_config import TrainerConfig
@@ -19,9 +20,7 @@ _CANCELLED = 1e-6  # norm of a gradient of which nothing but rounding is left
 
 def is_exact(loaded: LoadedModel, config: TrainerConfig) -> bool:
     """Says whether passes and backward passes are in float32."""
-    narrow = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
-    narrow = narrow or autocasts(config.autocast, loaded.device) or bool(config.quantize)
-    return loaded.dtype == torch.float32 and not narrow
+    return computes_exactly(loaded, config) and not has_bf16_backward(loaded, config)
 
 
 class StepLaws:
@@ -65,9 +64,9 @@ class StepLaws:
             total += torch.cat([part.float().flatten() for part in parts])
         return total
 
-    def moves(self, optimizer: torch.optim.Optimizer, config: TrainerConfig, lr: float) -> None:
+    def moves(self, optimizer: torch.optim.Optimizer, lr: float) -> None:
         """Before the optimizer's step."""
-        self._movement = Movement(self.loaded, optimizer, config, lr, self.runner.step)
+        self._movement = Movement(self.loaded, optimizer, self._config, lr, self.runner.step)
 
     def moved(self, norm: float) -> None:
         """Behind the optimizer's step."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import torch as safetensors
 from torch import Tensor
+from torch.testing import assert_close
 
 from gradus.core import StopReason, Turn
 from gradus.core.metrics import SftRecord, StepRecord
@@ -22,18 +24,25 @@ from gradus.core.values import Json, plain
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import episodes_of, read_episodes
+from gradus.stats import mean_of
 from gradus.training.data.sequences import Groups
 from gradus.training.distributed.processes import world
 from gradus.training.engine.optimizers import trainable
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, close, holds
-from gradus.training.run import checkpoints
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, close, holds, same_or_missing
 from gradus.training.run.checkpoints import LocalState, TrainingState
 
 _EPISODES = 4  # of a file, that are compared field by field
 _GROUPS = 2  # of a step, whose episodes are stored
 _ROOM = 256  # tokens of an answer outside of an environment, at least
 _LARGEST = 2**30  # bytes that are read back
-_OPEN: Any = safe_open  # it has no types
+_FILES: Any = safetensors  # it has no types
+_STOPS = {
+    "failed_episodes": ("failed",),
+    "broken_episodes": ("broken",),
+    "turn_limit_episodes": ("turn_limit",),
+    "truncated_episodes": ("truncated", "turn_limit", "token_limit"),
+}
+_ROLES = (("validation", "conditions"), ("teach", "train"))  # of tasks that judge, and of those that are learned
 
 
 def check_checkpoint(
@@ -49,20 +58,12 @@ def check_checkpoint(
     laws.step = step
     compared = training if is_looked_at(step, every) else None
     laws.check("checkpoint", checkpoint_again, path, folder / "metrics.jsonl", compared, step, state)
-    if every:
-        laws.check("checkpoint", kept_again, path.parent, step, every)
 
 
 def is_looked_at(step: int, every: int) -> bool:
     """Says whether a checkpoint is read as a whole: the first, second, fourth and so on, and one between two planned ones."""
     number, beyond = divmod(step, every) if every else (0, 0)
     return beyond > 0 or number & (number - 1) == 0
-
-
-def kept_again(folder: Path, step: int, every: int) -> Pairs:
-    """The newest checkpoint and the one before it are kept, and no more than there should be."""
-    kept, least = len(list(folder.glob("step-*"))), 2 if step > every else 1
-    yield Pair(kept, min(max(kept, least), checkpoints.KEPT), "the checkpoints that are kept")
 
 
 def same_fields(memory: Json, stored: Json, place: str) -> Pair:
@@ -87,52 +88,20 @@ def checkpoint_again(path: Path, metrics_path: Path, training: LocalState | None
     trained = trainable(training.model)
     if sum(weight.nbytes for weight in trained.values()) > _LARGEST:
         raise NotMeasured("trained weights of at most 1 GiB")
-    yield from _same_tensors(trained, path / "weights.safetensors", exact=True)
-    stored = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
-    place = f"{path.name}/optimizer.pt: numbers that differ from the optimizer's"
-    memory_leaves = dict(_leaves(training.optimizer.state_dict()))
-    stored_leaves = dict(_leaves(stored))
-    differing = len(memory_leaves.keys() ^ stored_leaves.keys())
-    for path_in_state in memory_leaves.keys() & stored_leaves.keys():
-        differing += _differing(memory_leaves[path_in_state], stored_leaves[path_in_state])
-    yield Pair(differing, 0, place)
+    weights, optimizer = path / "weights.safetensors", path / "optimizer.pt"
+    yield _same_tensors(trained, _FILES.load_file(weights), weights)
+    stored = torch.load(optimizer, map_location="cpu", weights_only=True, mmap=True)
+    yield _same_tensors(training.optimizer.state_dict(), stored, optimizer)
 
 
-def _same_tensors(tensors: Mapping[str, Tensor], path: Path, *, exact: bool) -> Pairs:
-    """Numbers of a safetensors file that differ from those of ``tensors``; ``exact``: it has all of these and no others."""
-    with _OPEN(path, "pt") as file:
-        names = set(cast(list[str], file.keys()))
-        if exact:
-            yield Pair(len(names ^ tensors.keys()), 0, f"{path.name}: tensors that only one side has")
-        for name in sorted(names & tensors.keys()):
-            differing = _differing(tensors[name], file.get_tensor(name))
-            yield Pair(differing, 0, f"{path.parent.name}/{path.name}: numbers of {name} that differ")
-
-
-def _leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The tensors and other values of nested tables and lists, each with its keys."""
-    if isinstance(document, Mapping):
-        entries = cast(Mapping[Any, Any], document).items()
-    elif isinstance(document, list | tuple):
-        entries = enumerate(cast(Sequence[Any], document))
-    else:
-        yield path, document
-        return
-    for key, value in entries:
-        yield from _leaves(value, (*path, key))
-
-
-def _differing(first: Any, second: Any) -> int:
-    """How many numbers of two tensors of one shape differ; of any other two values 1 if they do."""
-    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return int(not isinstance(first, type(second)) or bool(first != second))
-    if first.shape != second.shape:
-        return 1
-    one, other = first.detach().cpu(), second.detach().cpu()
-    if one.dtype == other.dtype and one.equal(other):
-        return 0
-    both_nan = one.isnan() & other.isnan()  # NaN is unequal to itself
-    return int(((one != other) & ~both_nan).sum()) + (one.dtype != other.dtype)
+def _same_tensors(memory: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> Pair:
+    """Compares nested tables of tensors with those of a file, bit for bit."""
+    place = f"{path.parent.name}/{path.name} holds the numbers in memory"
+    try:
+        assert_close(stored, memory, rtol=0, atol=0, equal_nan=True, check_device=False)
+    except AssertionError as error:
+        return holds(False, f"{place} ({' '.join(str(error).split())})")
+    return holds(True, place)
 
 
 def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None = None) -> Pairs:
@@ -147,7 +116,14 @@ def folder_again(folder: Path, loaded: LoadedModel, drawn: SamplingConfig | None
     # peft leaves the name of the adapter out of the names in its file.
     tensors = {name.replace(".default.", "."): value for name, value in loaded.model.state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
-        yield from _same_tensors(tensors, path, exact=False)
+        stored = _FILES.load_file(path)
+        names = [name for name in stored if name in tensors and not _equal(stored[name], tensors[name])]
+        yield _same_tensors({name: tensors[name] for name in names}, {name: stored[name] for name in names}, path)
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """A quick look, for models that are large."""
+    return first.dtype == second.dtype and first.equal(second.cpu())
 
 
 def _generation_again(path: Path, sampling: SamplingConfig, stop_ids: Collection[int]) -> Pair:
@@ -192,21 +168,18 @@ def figures_again(record: Mapping[str, Any], groups: Groups, further: Mapping[st
     said = [(episode.task.seed, turn.action) for episode in completed for turn in episode.turns]
     rewards = [_present(group.values()) for group in groups]
     earned = list(chain.from_iterable(rewards))
-    stops = [episode.stop.value for episode in episodes]
     values: dict[str, Sequence[float | None]] = {
         "reward_mean": earned,
         "reward_std": [pstdev(group) for group in rewards if len(group) > 1],
         "true_reward_mean": [episode.metrics.get("true_reward") for episode in completed],
         "zero_variance_groups": [max(group) - min(group) <= 1e-9 for group in rewards if group],
-        "failed_episodes": [stop == "failed" for stop in stops],
-        "broken_episodes": [stop == "broken" for stop in stops],
-        "turn_limit_episodes": [stop == "turn_limit" for stop in stops],
-        "truncated_episodes": [stop in ("truncated", "turn_limit", "token_limit") for stop in stops],
         "ungraded_episodes": [each.reward_value is None and each.stop.value != "failed" for each in episodes],
         "invalid_actions": [not turn.valid for turn in turns],
         "turns_mean": [len(episode.turns) for episode in completed],
         "action_tokens_mean": [_tokens(episode.turns, "action_ids") for episode in completed],
     }
+    for name, stops in _STOPS.items():
+        values[name] = [episode.stop.value in stops for episode in episodes]
     figures: dict[str, Any] = {**record}
     columns: dict[str, list[Mapping[str, float | None]]] = {
         "components": [episode.reward.components if episode.reward else {} for episode in completed],
@@ -216,24 +189,21 @@ def figures_again(record: Mapping[str, Any], groups: Groups, further: Mapping[st
         for name in set(chain.from_iterable(rows)) - {"true_reward"}:
             figures[f"{kind} {name}"] = record[kind].get(name)
             values[f"{kind} {name}"] = [row.get(name) for row in rows]
-    again = {name: _mean(column) for name, column in values.items()}
-    answers = [answer for _, answer in said]
+    again = {name: mean_of(column) for name, column in values.items()}
+    information = math.fsum(_entropy(column) for column in zip(*said, strict=True)) - _entropy(said)
     action_tokens = _tokens(turns, "action_ids")
     again |= {
         "reward_total_std": pstdev(earned) if len(earned) > 1 else None,
         "distinct_actions": len({turn.action for turn in turns}) / len(turns) if turns else None,
-        "answer_information": _entropy(answers) + _entropy([seed for seed, _ in said]) - _entropy(said)
-        if said
-        else None,
+        "answer_information": information if said else None,
         "groups": len(groups),
         "action_tokens": action_tokens,
         "tokens": action_tokens + _tokens(turns, "context_ids"),
         **further,
     }
     for name in again.keys() & figures.keys():
-        place, actual, value = f"{name} of the record of a {record['kind']}", figures[name], again[name]
-        yield holds(actual is None, f"{place} is missing", value is None)
-        yield close(actual or 0.0, value or 0.0, 1e-6, f"{place} (metrics)")
+        place = f"{name} of the record of a {record['kind']} (metrics)"
+        yield from same_or_missing(figures[name], again[name], 1e-6, place)
     shares: Mapping[str, float] = record.get("component_variance", {})
     parted = [abs(math.fsum(each.reward.turn_rewards) - (each.reward_value or 0.0)) for each in episodes if each.reward]
     # Of rewards that differ by their rounding alone shares are noise, and what broke may have a reward without terms.
@@ -259,34 +229,26 @@ def _tokens(turns: Sequence[Turn], name: str) -> int:
 
 def _entropy(values: Sequence[Hashable]) -> float:
     """Of how often each value comes, nats."""
-    shares = [count / len(values) for count in Counter(values).values()]
-    return -math.fsum(share * math.log(share) for share in shares)
+    shares = np.array(list(Counter(values).values())) / max(len(values), 1)
+    return -float(shares @ np.log(shares))
 
 
 def _present(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of those that are present; None of none."""
-    present = _present(values)
-    return fmean(present) if present else None
+def splits_again(folder: Path, roles: Mapping[str, Collection[str]]) -> Pairs:
+    """splits.json names the tasks of some ``roles``, and none that judges is taught or trained on."""
+    splits = _read(folder / "splits.json")
+    for role, ids in roles.items():
+        yield alone(splits.get(role, ()), ids, f"tasks that splits.json lists under {role}, or that have this role,")
+    judging, learned = ({*splits.get(first, ()), *splits.get(second, ())} for first, second in _ROLES)
+    yield Pair(len(judging & learned), 0, "tasks of splits.json that judge (validation), and are taught or trained on")
 
 
-def splits_again(folder: Path, start: Path, judging: Collection[str], trained: Collection[str]) -> Pairs:
-    """splits.json names the tasks that the model at ``start`` was taught, those that were trained on and those that judge, which are no others."""
-    splits, before = _read(folder / "splits.json"), _read(start.parent / "splits.json")
-    roles = {role: set(splits.get(role, ())) for role in ("teach", "train", "validation", "conditions")}
-    forgotten = set(before.get("teach", ())) - roles["teach"]
-    yield Pair(len(forgotten), 0, "tasks that the model was taught, which splits.json does not list under teach")
-    both = (roles["validation"] | roles["conditions"]) & (roles["teach"] | roles["train"])
-    yield Pair(len(both), 0, "tasks of splits.json that judge, and are taught or trained on")
-    yield Pair(
-        len(roles["validation"] ^ set(judging)), 0, "tasks of splits.json that judge, or that validation asks, alone"
-    )
-    yield Pair(
-        len(roles["train"] ^ set(trained)), 0, "tasks that splits.json lists as trained, or that were trained on, alone"
-    )
+def taught_before(start: Path) -> Collection[str]:
+    """The tasks that the model folder ``start`` was taught."""
+    return _read(start.parent / "splits.json").get("teach", ())
 
 
 def stored_again(folder: Path, step: int, span: int, every: int) -> Pairs:
@@ -318,17 +280,11 @@ def best_again(metrics: Path, best_by: str, step: int | None, reward: float | No
             validations.setdefault(record["step"], []).append(record)
     best, highest = None, -math.inf
     for number, records in validations.items():
-        means: list[float] = []
-        for record in records:
-            mean = _mean(record["rewards"])
-            # Stored rewards are rounded to four decimals.
-            place = f"the mean reward of the validation at step {number}, in the metrics"
-            yield close(record["reward_mean"] or 0.0, mean or 0.0, 1e-4, place)
-            if best_by in ("both", record["decoding"]):
-                means.append(math.nan if mean is None else record["reward_mean"])
-        is_best = fmean(means) > highest
+        means = [record["reward_mean"] for record in records if best_by in ("both", record["decoding"])]
+        mean = math.nan if None in means else fmean(means)
+        is_best = mean > highest
         if is_best:
-            best, highest = number, fmean(means)
+            best, highest = number, mean
         yield Pair(
             sum(record["best"] for record in records),
             is_best * len(records),

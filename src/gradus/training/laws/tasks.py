@@ -12,7 +12,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import Groups
 from gradus.training.data.tasks import NO_IDS, training_tasks
 from gradus.training.laws.grading import row_of
-from gradus.training.laws.runner import NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, holds, in_order
 from gradus.training.lesson_config import DistillConfig
 
 _ROWS = 10_000  # of a set whose order is looked at as a whole
@@ -58,9 +58,8 @@ def judges_again(spec: EnvironmentSpec, config: GrpoConfig, judging: Sequence[Ta
     if spec.content is not None:
         wanted = min(wanted, len(different) // 2)
     expected = [task for task in different.values() if task.id not in taught][:wanted]
-    yield Pair(len(judging), len(expected), "the tasks that are held out for validation (validation_tasks)")
-    same = sum(one.id == other.id for one, other in zip(judging, expected, strict=True))
-    yield Pair(same, len(expected), "tasks of the validation that are the first ones, held out and never taught")
+    place = "tasks of the validation (validation_tasks) that are the first ones, held out and never taught"
+    yield in_order([task.id for task in judging], [task.id for task in expected], place)
 
 
 def _condition_ids(spec: EnvironmentSpec) -> set[str]:
@@ -77,32 +76,30 @@ def tasks_again(
     ``trained``: groups that the step trains on.
     """
     judges = {task.id for task in judging} | _condition_ids(spec)
-    walked = islice(_walked(spec, config, judges), before, before + len(groups))
+    walked = islice(usable_again(spec, config, judges), before, before + len(groups))
     expected = sorted((task.seed, task.id) for task in walked)
     actual = sorted((group.task.seed, group.task.id) for group in groups)
-    again = sum(one == other for one, other in zip(actual, expected, strict=True))
     place = f"the tasks of the step that are numbers {before} and up in the run's order of tasks (rows), by its seed"
-    yield Pair(len(groups), again, place)
+    yield in_order(actual, expected, place)
     yield Pair(trained, config.groups, "the groups that the step trains on")
     for group in groups:
         yield holds(group.task.id in judges, f"{group.task.seed}: validation or a condition asks the task too", False)
 
 
-def _walked(spec: EnvironmentSpec, config: GrpoConfig, judges: Container[str]) -> Iterator[Task]:
+def usable_again(spec: EnvironmentSpec, config: GrpoConfig | DistillConfig, judges: Container[str]) -> Iterator[Task]:
+    """The tasks of a run one after another, without those that judge."""
     return (task for task in order_again(spec, config) if task.id not in judges)
 
 
 def trained_again(spec: EnvironmentSpec, config: GrpoConfig, judging: Iterable[str], number: int) -> set[str]:
     """The ids of the first ``number`` tasks of a run."""
     judges = {*judging, *_condition_ids(spec)}
-    return {task.id for task in islice(_walked(spec, config, judges), number)}
+    return {task.id for task in islice(usable_again(spec, config, judges), number)}
 
 
 def same_tasks(tasks: Sequence[Task], groups: Groups) -> Pairs:
     """A validation asks its tasks, one after another."""
-    same = sum(task == group.task for task, group in zip(tasks, groups, strict=False))
-    yield Pair(len(groups), len(tasks), "the tasks of a validation")
-    yield Pair(same, len(tasks), "tasks that a validation asks in their order")
+    yield in_order([group.task for group in groups], tasks, "tasks that a validation asks in their order")
 
 
 def epochs_again(spec: EnvironmentSpec, config: GrpoConfig) -> Pairs:
@@ -114,8 +111,8 @@ def epochs_again(spec: EnvironmentSpec, config: GrpoConfig) -> Pairs:
     if number is None or number > _ROWS:
         raise NotMeasured(f"at most {_ROWS} different tasks")
     walked, _ = training_tasks(spec, config, 0, 2 * number, NO_IDS)
-    again = sum(one == other for one, other in zip(walked, order_again(spec, config), strict=False))
-    yield Pair(again, len(walked), "tasks of two epochs that are those of the run's order (rows), dealt by its seed")
+    again = list(islice(order_again(spec, config), 2 * number))
+    yield in_order(walked, again, "tasks of two epochs that are those of the run's order (rows), dealt by its seed")
     if rows is not None and config.tasks is None:
         begun = rows - first % rows
         # A row of the data set is told from all others, also from one that asks the same.

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, cast
 
 from gradus.core import Renderer, Turn
-from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import Groups, Samples, TrainingSample, ints
-from gradus.training.laws.credit import advantages_again, group_members
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, holds
+from gradus.training.laws.credit import group_members
+from gradus.training.laws.runner import NotMeasured, Pair, Pairs, holds
 
 _EPISODES = 8  # whose text is looked at
-_LOOKED_AT = 16  # episodes whose tokens are looked at, behind the first step
-Token = tuple[int, int, int, float]  # turn, place within the answer, id, log-prob
-
-
-def check_samples(
-    laws: LawRunner,
-    groups: Groups,
-    samples: Samples,
-    config: GrpoConfig,
-    renderer: Renderer,
-    weights: Mapping[str, float],
-) -> None:
-    """Holds the samples of a step to its stored episodes and rewards, which ``weights`` weigh. Raises LawBroken."""
-    if laws.due:
-        every = max(1, sum(len(group.episodes) for group in groups) // _LOOKED_AT)
-        laws.check("tokens", tokens_again, groups, samples, every)
-        laws.check("credit", advantages_again, groups, samples, config, renderer, every, weights)
+Token = tuple[int, int, int, int, float]  # episode, turn, place within the answer, id, log-prob
 
 
 def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:
@@ -37,38 +21,37 @@ def tokens_again(groups: Groups, samples: Samples, every: int) -> Pairs:
     members = group_members(groups)
     place = "the episodes that are trained, of those that are graded: one that earned 0 is not missing"
     yield Pair(len({sample.episode for sample in samples}), len(members), place)
-    trained: dict[int, Counter[Token]] = {}
+    trained, sampled = Counter[Token](), Counter[Token]()
     for sample in samples:
-        if sample.episode % every:
+        number = sample.episode
+        if number % every:
             continue
-        member = members[sample.episode]
-        yield Pair(sample.key[0], member.group, f"episode {sample.episode}: the group of its sample")
+        member = members[number]
+        yield Pair(sample.key[0], member.group, f"episode {number}: the group of its sample")
         turns, offsets, ids = map(ints, (sample.turns, sample.offsets, sample.ids[sample.positions]))
         logprobs = cast(list[float], sample.logprobs.tolist())
-        rows = zip(turns, offsets, ids, logprobs, strict=True)
-        trained.setdefault(sample.episode, Counter()).update(rows)
+        trained.update(zip(repeat(number), turns, offsets, ids, logprobs, strict=False))
         yield from _contexts_again(member.episode.turns, sample)
     for number in range(0, len(members), every):
-        place = f"group {members[number].group}, episode {number}"
-        sampled = Counter[Token]()
         for index, turn in enumerate(members[number].episode.turns):
             tokens = turn.tokens
-            if tokens is None or turn.undelivered or not tokens.action_ids:
+            if tokens is None or turn.undelivered:
                 continue
             for offset, (token, logprob) in enumerate(zip(tokens.action_ids, tokens.logprobs, strict=True)):
-                sampled[index, offset, token, logprob] += 1
-        actual = trained.get(number, Counter[Token]())
-        yield Pair(actual.total(), sampled.total(), f"{place}: trained tokens")
-        where = f"{place}: trained tokens that are those of the sampler, by turn, position, id and log-prob"
-        yield Pair((actual & sampled).total(), sampled.total(), where)
+                sampled[number, index, offset, token, logprob] += 1
+    parted = (trained - sampled) + (sampled - trained)
+    place = "trained tokens that are not those of the sampler, by turn, position, id and log-prob, or lacking"
+    for number, *_ in sorted(parted)[:1]:
+        place = f"group {members[number].group}, episode {number}: {place}"
+    yield Pair(parted.total(), 0, place)
 
 
 def _contexts_again(turns: Sequence[Turn], sample: TrainingSample) -> Pairs:
     """Each answer stands behind what the policy had read; what was shown, which observations predict, is what stands between answers."""
     shown: list[int] = []
     last: int | None = None  # behind the answer before
-    for index in sorted(set(ints(sample.turns))):
-        tokens, rows = turns[index].tokens, sample.turns == index
+    for index, rows in sample.by_turn():
+        tokens = turns[index].tokens
         if tokens is None:
             return
         # Also if the first tokens of the answer are not trained.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -22,11 +21,11 @@ from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.objective import BatchTokens, UpdatePlan
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
-from gradus.training.engine.update import UpdateResult, UpdateTrainer, microbatch_loss
+from gradus.training.engine.update import UpdateResult, UpdateTrainer, UpdateWatch, microbatch_loss
 from gradus.training.laws.formulas import FORMULAS, Formula, remaining, weigh
 from gradus.training.laws.movement import gradient_norm
 from gradus.training.laws.plain_pass import STRIDE, beginning, plain_logprobs, plain_scores, read_logprobs
-from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, worst_of
+from gradus.training.laws.runner import LawRunner, NotMeasured, Pair, Pairs, alone, worst_of
 from gradus.training.laws.step import StepLaws
 
 _MEMBERS = 2  # of a group, whose gradient is computed again
@@ -34,6 +33,11 @@ _SAMPLES = 3  # whose log-probs are computed again
 FRESH = 2e-3  # nats between sampler and trainer in float32, with the same weights
 _EDGE = 1e-4  # of the clip: rounding may move a ratio over it
 _TERMS = ("entropy_coef", "observations")  # coefficients of terms that look at no sampled token
+
+_OVER_UPDATES: Mapping[str, Callable[[list[float]], float]] = {
+    "ratio_max": max,
+    "trained_tokens": sum,
+}  # others have a mean
 
 
 class _SampleTokens(NamedTuple):
@@ -49,32 +53,23 @@ class _SampleTokens(NamedTuple):
 class _Weighed(NamedTuple):
     """The trained tokens of an update, sample after sample, and what its loss makes of them by the formula, (A,) each.
 
-    ``samples``: their indexes. ``share``: one over what the loss divides a token by; ``signal``: its advantage times that. ``slopes`` and
-    ``worths``: what the clip leaves of the ratio in the gradient and in the loss.
+    ``samples``: their indexes. ``terms``: what each adds to the loss, and ``slopes``: the gradient of their sum by the log-probs; ``sizes``:
+    what rounding is a share of. ``cut``: whether the clip changes the ratio. ``divergence``: from the reference, or from the sampler without one.
     """
 
     samples: Tensor
     tokens: _SampleTokens
-    share: Tensor
-    signal: Tensor
     ratio: Tensor
-    slopes: Tensor
-    worths: Tensor
+    cut: Tensor
     at_clip: Tensor
-
-    @property
-    def token_ratio(self) -> Tensor:
-        """The ratio of each token, also if sequences are clipped."""
-        return (self.tokens.logprobs - self.tokens.old).exp()
-
-    @property
-    def away(self) -> Tensor:
-        """The reference's log-prob less the policy's."""
-        return self.tokens.reference - self.tokens.logprobs
+    divergence: Tensor
+    terms: Tensor
+    slopes: Tensor
+    sizes: Tensor
 
 
-class UpdateLaws(StepLaws):
-    """Watches the updates of a step of GRPO. ``config``: of the run, whatever the step. ``fresh``: the sampler has this model's weights."""
+class UpdateLaws(StepLaws, UpdateWatch):
+    """Watches the updates of a step of GRPO. ``config``: of the run, whatever the step."""
 
     def __init__(
         self,
@@ -83,18 +78,15 @@ class UpdateLaws(StepLaws):
         config: GrpoConfig,
         samples: Samples,
         reference: Reference | None,
-        fresh: bool,
     ) -> None:
         super().__init__(runner, loaded, config)
         self.config, self.samples, self.reference = config, samples, reference
-        self._fresh = fresh
         self.optimizer: torch.optim.Optimizer | None = None  # that moved the weights
         self._passes: dict[int, _SampleTokens] = {}
         self._old: dict[int, Tensor] = {}
         self._updates = 0
-        self._figures: list[Mapping[str, float]] = []
-        self._norms: list[float] = []
-        self._away: dict[int, Tensor] = {}  # of the sampler's log-probs from those before the first update
+        self._figures: list[Mapping[str, float]] = []  # of each update
+        self._logp_diff: Mapping[str, float] = {}  # of the first one
 
     def begins(self) -> None:
         """Before the passes."""
@@ -131,19 +123,11 @@ class UpdateLaws(StepLaws):
         check("loss", self.sums_again)
         check("loss", self._dealt_again, trainer, plan)
         check("tokens", self._logprobs_again)
-        if not self._updates:
-            self._away = {
-                index: (each.logprobs - self.samples[index].logprobs).abs() for index, each in self._passes.items()
-            }
-        if self._fresh and not self._updates:
-            check("sampler", self._sampled_again)
-        check("loss", self._factors_again, plan)
         check("loss", self._loss_again, trainer, plan, loss)
         if not self._updates:
             check("cuts", self._cuts, trainer, plan)
             check("loss", self._terms_again, trainer, plan)
-            self.moves(optimizer, self.config, lr)
-        self._norms.append(gradient_norm(self.loaded.model))
+            self.moves(optimizer, lr)
         self._updates += 1
         self.optimizer = optimizer
 
@@ -160,17 +144,12 @@ class UpdateLaws(StepLaws):
         last_epoch = self._figures[sum(epochs[:-1]) :]
         if not last_epoch:
             return
-        again = {name: fmean(map(itemgetter(name), last_epoch)) for name in last_epoch[0]}
-        again["ratio_max"] = max(update["ratio_max"] for update in last_epoch)
-        again["trained_tokens"] = sum(update["trained_tokens"] for update in last_epoch)
-        again["grad_norm"] = max(self._norms)
+        again: dict[str, float] = {}
+        for name in last_epoch[0]:
+            again[name] = _OVER_UPDATES.get(name, fmean)([update[name] for update in last_epoch])
+        again["grad_norm"] = max(update["grad_norm"] for update in self._figures)
         if self.config.minibatches == 1 and self.rounding < 1e-3:
-            away = torch.cat(list(self._away.values())).numpy()
-            again |= {
-                "logp_diff_mean": away.mean(),
-                "logp_diff_p99": np.quantile(away, 0.99),
-                "logp_diff_max": away.max(),
-            }
+            again |= self._logp_diff
         edge = again.pop("at_clip")
         for name, value in again.items():
             allowed = 1e-3 * max(1e-3, abs(value)) + edge * (name == "clip_fraction")
@@ -213,14 +192,14 @@ class UpdateLaws(StepLaws):
         self._formula()
         deals = list(chain.from_iterable(map(self._deals, range(self.config.epochs))))
         deal = deals[self._updates] if self._updates < len(deals) else []
-        place = f"update {self._updates + 1}: samples that the shuffle of minibatches deals otherwise"
-        yield Pair(len(set(deal) ^ set(plan.dealt)), 0, place)
+        place = f"update {self._updates + 1}: samples that the run, or the shuffle of minibatches, deals"
+        yield alone(deal, plan.dealt, place)
         parted = sorted(self._passes.keys() ^ set(filter(self._trains, deal)))
         if parted:
             index = parted[0]
             is_passed = index in self._passes
             yield Pair(is_passed, not is_passed, self._place(index, "passes that reach it"))
-        by_trainer = trainer.old.by_trainer
+        by_trainer = trainer.by_trainer
         for index, tokens in self._passes.items():
             # Those of the first pass that has a sample stay the denominators in all later ones.
             again = self._old.setdefault(index, tokens.old)
@@ -241,12 +220,6 @@ class UpdateLaws(StepLaws):
         if self.rounding < 1e-3:
             difference, allowed = distance.max(), FRESH
         return Pair(float(difference), 0.0, self._place(index, f"the difference of log-probs, {what}"), allowed)
-
-    def _sampled_again(self) -> Pairs:
-        """With fresh weights the trainer has the sampler's log-probs, in every group."""
-        what = "of the sampler (decoding by its cache) from those of the trainer"
-        for index, tokens in self._passes.items():
-            yield self._apart(tokens.logprobs, self.samples[index].logprobs, index, what)
 
     @torch.no_grad()
     def _logprobs_again(self) -> Pairs:
@@ -276,65 +249,73 @@ class UpdateLaws(StepLaws):
         number = torch.arange(len(order)).repeat_interleave(torch.tensor(lengths))
         shares = self._shares(formula, plan.dealt)
         share = torch.tensor([shares[index] for index in order]).double()[number]
-        signal = share * torch.cat([_advantages(sample) for sample in samples])
-        log_ratio = tokens.logprobs - tokens.old
+        signal = share * torch.cat([sample.credited for sample in samples]).double()
+        logprobs = tokens.logprobs.clone().requires_grad_()
+        log_ratio = logprobs - tokens.old
+        token_ratio = log_ratio.exp()
         if formula.ratio == "sequence":
             log_ratio = torch.cat([part.mean().expand_as(part) for part in split(log_ratio, lengths)])
         ratio = log_ratio.exp()
         low, high = config.clip_low or formula.clip[0], config.clip_high or formula.clip[1]
-        slopes, worths = weigh(ratio, signal, low, high, formula.ratio)
-        at_clip = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
-        return _Weighed(torch.tensor(order)[number], tokens, share, signal, ratio, slopes, worths, at_clip)
-
-    def _factors_again(self, plan: UpdatePlan) -> Pairs:
-        """The factor of grad log pi at each token, of the policy's term and the divergence."""
-        weighed = self._weighed(plan)
-        factors = weighed.tokens.factors
-        # The divergence is ratio x (exp(d) - 1 - d), d the reference's log-prob less the policy's: its slope is -ratio x d.
-        to_reference = self.config.kl_coef * weighed.share * weighed.token_ratio
-        expected = -weighed.signal * weighed.slopes - to_reference * weighed.away
+        worths, cut = weigh(ratio, logprobs, signal, low, high, formula.ratio)
+        away = tokens.reference - logprobs
+        divergence = token_ratio * (away.exp() - 1.0 - away)
+        terms = config.kl_coef * share * divergence - signal * worths
+        (slopes,) = torch.autograd.grad(terms.sum(), logprobs)
         # A factor of a narrow ratio is rounded by more where the log-probs are large.
-        size = (weighed.signal * weighed.ratio).abs() + to_reference * weighed.away.exp().clamp(min=1.0)
-        allowed = 1e-5 * size.max().expand_as(size).masked_fill(weighed.at_clip, torch.inf)
+        to_reference = config.kl_coef * share * token_ratio
+        sizes = (signal * ratio).abs() + to_reference * away.exp().clamp(min=1.0)
+        if self.reference is None:
+            divergence = token_ratio - 1.0 - token_ratio.log()
+        at_clip = ((ratio - 1.0 - high).abs() < _EDGE) | ((ratio - 1.0 + low).abs() < _EDGE)
+        columns = (ratio, cut, at_clip, divergence, terms, slopes, sizes)
+        return _Weighed(torch.tensor(order)[number], tokens, *(column.detach() for column in columns))
+
+    def _factor_again(self, weighed: _Weighed) -> Pair:
+        """The factor of grad log pi at the token where it differs most, of the policy's term and the divergence."""
+        factors, expected = weighed.tokens.factors, weighed.slopes
+        allowed = 1e-5 * weighed.sizes.max().expand_as(expected).masked_fill(weighed.at_clip, torch.inf)
         worst = int(((factors - expected).abs() - allowed).argmax())
         what = "the factor of a token's gradient, ratio, KL to the reference and clip included"
         place = self._place(int(weighed.samples[worst]), what)
-        yield Pair(float(factors[worst]), float(expected[worst]), place, float(allowed[worst]))
+        return Pair(float(factors[worst]), float(expected[worst]), place, float(allowed[worst]))
 
     def _loss_again(self, trainer: UpdateTrainer, plan: UpdatePlan, loss: float) -> Pairs:
-        """The loss is the sum of what tokens are worth; its figures are kept for the step's record."""
+        """Each token's factor, and the loss, the sum of what tokens are worth; its figures are kept for the step's record."""
         config, weighed = self.config, self._weighed(plan)
+        yield self._factor_again(weighed)
+        order = sorted(self._passes)
         entropies = weighed.tokens.entropies
+        if not self._updates:
+            away = (weighed.tokens.logprobs - torch.cat([self.samples[index].logprobs for index in order])).abs()
+            p99 = float(away.quantile(0.99))
+            self._logp_diff = {
+                "logp_diff_mean": float(away.mean()),
+                "logp_diff_p99": p99,
+                "logp_diff_max": float(away.max()),
+            }
         n_tokens = sum(self.samples[index].actions for index in plan.dealt)
-        away = weighed.away
-        divergence = weighed.token_ratio * (away.exp() - 1.0 - away)
-        kl = divergence.sum() / n_tokens
-        if self.reference is None:
-            kl = (weighed.token_ratio - 1.0 - weighed.token_ratio.log()).mean()
         self._figures.append(
             {
                 "loss": loss,
                 "entropy": float(entropies.mean()),
                 "ratio_max": float(weighed.ratio.max()),
-                "kl": float(kl),
-                "clip_fraction": float((weighed.slopes != weighed.ratio).sum()) / n_tokens,
+                "kl": float(weighed.divergence.sum()) / (n_tokens if self.reference else len(entropies)),
+                "clip_fraction": float(weighed.cut.sum()) / n_tokens,
                 "at_clip": float(weighed.at_clip.sum()) / n_tokens,
                 "trained_tokens": len(entropies),
+                "grad_norm": gradient_norm(self.loaded.model),
             }
         )
         bonus = config.entropy_coef * remaining(config.entropy_schedule, (self.runner.step - 1) / config.max_steps)
         yield Pair(trainer.config.entropy_coef, bonus, "the coefficient of the entropy bonus, by its schedule", 1e-9)
         if config.observations:  # nothing is kept of the tokens that were read
             return
-        terms = -weighed.signal * weighed.worths
-        if self._formula().ratio in ("bounded", "plain"):  # these two weigh the log-prob itself
-            terms = terms * weighed.tokens.logprobs
-        terms = terms + config.kl_coef * weighed.share * divergence
-        bonus_shares = torch.cat([_bonus(self.samples[index]) for index in sorted(self._passes)])
-        terms = terms - bonus * bonus_shares * entropies / n_tokens
+        bonus_shares = torch.cat([self.samples[index].bonus for index in order])
+        terms = weighed.terms - bonus * bonus_shares * entropies / n_tokens
         place = f"update {self._updates + 1}: the loss"
-        # A policy beside its reference has a divergence of nothing but the rounding of log-probs.
-        noise = 1e-7 * config.kl_coef * float(weighed.share.sum())
+        # Terms that cancel, or a policy beside its reference, leave nothing but the rounding of log-probs.
+        noise = 1e-7 * float(weighed.sizes.sum())
         yield Pair(loss, float(terms.sum()), place, 1e-4 * float(terms.abs().sum()) + noise)
 
     def _shares(self, formula: Formula, deal: Sequence[int]) -> dict[int, float]:
@@ -379,7 +360,8 @@ class UpdateLaws(StepLaws):
 
     def _terms_again(self, trainer: UpdateTrainer, plan: UpdatePlan) -> Pairs:
         """Each term's gradient of some members of a group, in one pass, against the model's own forward pass over each alone."""
-        formula, config, part = self._formula(), trainer.config, self._part(plan)
+        self._formula()
+        config, part = trainer.config, self._part(plan)
         names = [name for name in _TERMS if getattr(config, name)]
         if self.runner.step == 1:
             names = ["policy", *names]
@@ -388,27 +370,26 @@ class UpdateLaws(StepLaws):
         for name in names:
             # One term at a time: a fault in a small one would drown in the gradient of the others.
             coefficients = {other: getattr(config, other) if other == name else 0.0 for other in _TERMS}
-            alone = replace(trainer, config=config.model_copy(update=coefficients), reference=None)
-            shares: dict[int, float] = {}
-            samples = part.samples
-            if name == "policy":
-                shares = self._shares(formula, plan.dealt)
-            else:
-                samples = {index: _without_advantages(sample) for index, sample in samples.items()}
-            first = self.gradient(_losses(alone, replace(part, samples=samples), trainer.budget.tokens))
-            second = self.gradient(self._plain(plan, index, shares.get(index), name, config) for index in part.local)
+            one_term = replace(trainer, config=config.model_copy(update=coefficients), reference=None)
+            samples: dict[int, TrainingSample] = {}
+            for index, sample in part.samples.items():
+                silent = torch.zeros_like(sample.credited)
+                samples[index] = sample if name == "policy" else replace(sample, advantages=silent)
+            first = self.gradient(_losses(one_term, replace(part, samples=samples), trainer.budget.tokens))
+            second = self.gradient(self._plain(plan, index, name, config) for index in part.local)
             yield self.same_gradient(first, second, f"{name} in {len(part.local)} samples, by a plain pass")
 
-    def _plain(self, plan: UpdatePlan, index: int, share: float | None, name: str, config: GrpoConfig) -> Tensor:
+    def _plain(self, plan: UpdatePlan, index: int, name: str, config: GrpoConfig) -> Tensor:
         """What a sample adds to one term of the loss at ratio 1."""
         sample = self.samples[index]
-        if share is not None:
+        if name == "policy":
+            share = self._shares(self._formula(), plan.dealt)[index]
             logprobs = plain_logprobs(self.loaded, config.sampling, sample)
-            return -share * (_advantages(sample).to(logprobs) * logprobs).sum()
+            return -share * (sample.credited.to(logprobs) * logprobs).sum()
         if name == "entropy_coef":
             scores = plain_scores(self.loaded, config.sampling, sample)
             entropies = -(scores.exp() * scores).sum(-1)
-            values = _bonus(sample).to(scores) * entropies
+            values = sample.bonus.to(scores) * entropies
         else:
             values = read_logprobs(self.loaded, sample)
         n_tokens = sum(self.samples[dealt].actions for dealt in plan.dealt)
@@ -425,21 +406,7 @@ def fresh_again(largest: float) -> Pairs:
 
 def _losses(trainer: UpdateTrainer, plan: UpdatePlan, tokens: int) -> Iterator[Tensor]:
     """The parts of the loss by the run's own passes of so many tokens each."""
+    trainer = replace(trainer, watch=UpdateWatch())
     with precision(trainer.loaded, trainer.config):
         for batch in trainer.cut(plan, tokens):
             yield microbatch_loss(trainer, plan, batch.to(trainer.loaded.device))[0]
-
-
-def _advantages(sample: TrainingSample) -> Tensor:
-    assert sample.advantages is not None
-    return sample.advantages.double()
-
-
-def _bonus(sample: TrainingSample) -> Tensor:
-    """The share of the entropy bonus that each token gets."""
-    return torch.ones(sample.actions) if sample.entropy is None else sample.entropy
-
-
-def _without_advantages(sample: TrainingSample) -> TrainingSample:
-    """The sample with advantages of 0: what is left is the other terms."""
-    return replace(sample, advantages=torch.zeros_like(_advantages(sample)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gradus.core import EnvironmentSpec, Grader, Policy, StopReason, Task, child_seed
@@ -45,14 +45,12 @@ def validate(
     policies: Mapping[Decoding, Policy],
     *,
     step: int,
-    watch: Callable[[ValidationRecord, Groups], None] | None = None,
-) -> list[ValidationRecord]:
-    """Rolls out the held-out tasks; returns one record of docs/metrics.md for each of ``policies``, by decoding.
+) -> list[tuple[ValidationRecord, Groups]]:
+    """Rolls out the held-out tasks; returns one record of docs/metrics.md for each of ``policies``, by decoding, and its groups.
 
-    Every validation of a run meets the same tasks and the same noise. Each process rolls out its share of them. ``watch`` is given each
-    record and its groups.
+    Every validation of a run meets the same tasks and the same noise. Each process rolls out its share of them.
     """
-    records: list[ValidationRecord] = []
+    validations: list[tuple[ValidationRecord, Groups]] = []
     local = share(len(tasks))
     for decoding, policy in policies.items():
         result = roll_out(
@@ -83,10 +81,8 @@ def validate(
             "episodes": sum(episode.stop is not StopReason.FAILED for episode in episodes),
             "best": False,
         }
-        records.append(record)
-        if watch is not None:
-            watch(record, groups)
-    return records
+        validations.append((record, groups))
+    return validations
 
 
 def _rounded(value: float | None) -> float | None:

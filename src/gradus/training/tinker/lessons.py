@@ -32,10 +32,6 @@ class ServedLessonModel:
         """Weights and optimizer, as checkpoints store and restore them."""
         return self.weights
 
-    @property
-    def local_model(self) -> None:
-        """None: the server has the weights."""
-
     def update(self, samples: Samples, lr: float, laws: LawRunner | None = None) -> StepSums:
         """Takes the update of a step: the mean over the learned tokens, as a model in this process is taught."""
         remote = self.weights.remote
@@ -50,7 +46,7 @@ class ServedLessonModel:
         """The loss on samples that are not trained."""
         return HeldOutFigures(loss=_mean_loss(samples, self.weights.remote.forward(samples)), accuracy=None)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, laws: LawRunner) -> None:
         """Writes a model folder that names the weights, which the server keeps."""
         self.weights.export(folder, self.words)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,15 @@ class TrainingRequests:
         tensors = {name: types.TensorData.from_numpy(values) for name, values in columns.items()}
         return types.Datum(model_input=types.ModelInput.from_ints(list(ids[:-1])), loss_fn_inputs=tensors)
 
+    def done(self, request: str, send: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Sends a request, and waits for its result."""
+        with self.service.explained(request):
+            future = send(*args, **options)
+        return self.service.result(future, request)
+
     def forward(self, data: Sequence[Any]) -> list[Tensor]:
         """Log-probs (T - 1,) float32 of the targets of each sequence. Raises ConfigError if the server gives none."""
-        request = "compute log-probs"
-        with self.service.explained(request):
-            future = self.client.forward(list(data), "cross_entropy")
-        outputs = self.service.result(future, request).loss_fn_outputs
+        outputs = self.done("compute log-probs", self.client.forward, list(data), "cross_entropy").loss_fn_outputs
         try:
             return [torch.tensor(output["logprobs"].to_numpy(), dtype=torch.float32).reshape(-1) for output in outputs]
         except KeyError as error:

@@ -9,7 +9,6 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from gradus.core.frozen_record import frozen_record
 from gradus.policies.tinker.policy import TinkerPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import Samples, TrainingSample, ints, split
@@ -28,18 +27,10 @@ from gradus.training.tinker.remote import RemoteModel
 ByIndex = Mapping[int, Tensor]  # log-probs of a sample, by its index in the step
 
 
-@frozen_record
-class Objective:
-    """The loss of an update, as figures, and its gradient (A,) with respect to the log-probs of each sample's trained tokens."""
-
-    gradients: Sequence[Tensor]
-    sums: UpdateSums
-
-
 def objective(
     config: GrpoConfig, plan: UpdatePlan, logprobs: ByIndex, old: ByIndex, reference: ByIndex | None = None
-) -> Objective:
-    """The loss that a local update has. Log-probs are (A,) of the trained tokens.
+) -> tuple[Sequence[Tensor], UpdateSums]:
+    """The gradient (A,) of the loss that a local update has with respect to each sample's log-probs (A,) of trained tokens, and its figures.
 
     Args:
         logprobs: with the weights as they are.
@@ -63,7 +54,7 @@ def objective(
     (gradient,) = torch.autograd.grad(loss, scored)
     value = float(loss.detach())
     sums = UpdateSums(loss=value, kl=kl, entropy=None, metrics=[metrics], tokens=plan.n_tokens, scored=plan.scored)
-    return Objective(gradients=split(gradient[0], lengths), sums=sums)
+    return split(gradient[0], lengths), sums
 
 
 def remote_update(
@@ -98,11 +89,11 @@ def remote_update(
     for plan in chain.from_iterable(epochs):
         if sums:  # the weights have changed since all samples were scored
             scored = _scored(remote, plan.samples)
-        result = objective(config, plan, _trained(plan.samples, scored), old, reference)
+        gradients, figures = objective(config, plan, _trained(plan.samples, scored), old, reference)
         denominators = [scored[index] for index in plan.samples]
-        norm = remote.train(list(plan.samples.values()), denominators, result.gradients, config, lr)
+        norm = remote.train(list(plan.samples.values()), denominators, gradients, config, lr)
         norms.append(norm)
-        sums.append(result.sums)
+        sums.append(figures)
     measured = [norm for norm in norms if norm is not None]
     return UpdateResult(
         figures={
@@ -113,7 +104,6 @@ def remote_update(
         logp_diff=logp_diff,
         grad_norm=max(measured, default=None),
         trained_tokens=sum(plan.scored for plan in epochs[-1]),
-        passes=(),
         seconds={"train": time.perf_counter() - started, "update": 0.0},
     )
 

@@ -109,10 +109,7 @@ class ServedWeights:
 
     def _done(self, verb: str, send: Callable[..., Any], name: str, **options: Any) -> Any:
         """Sends a request about saved weights, and waits for its result."""
-        service, request = self.requests.service, f"{verb} the weights {name}"
-        with service.explained(request):
-            future = send(name, **options)
-        return service.result(future, request)
+        return self.requests.done(f"{verb} the weights {name}", send, name, **options)
 
 
 def measure_server(source: ServedTraining, config: GrpoConfig) -> Reduction:
