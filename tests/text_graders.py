@@ -112,7 +112,7 @@ def ground_of(asked: TextSubject, scorer: Any = None, base: Base | None = None, 
     """The ground of checks with these figures; gold earns 1 and all else nothing if none are given."""
     tasks, base = asked.tasks, base or Base(gold=1.0, wrong=0.0, silence=0.0)
     others = Others(golds=[task.gold or "" for task in tasks])
-    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, **found}
+    found = {"bases": {task.key: base for task in tasks}, **found}
     return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, others=others, **found)
 
 

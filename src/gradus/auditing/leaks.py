@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from gradus.core.values import Json
 from gradus.stats import wilson
 
 _LAST = 3  # words of a text whose place is a place also where its questions differ in length
@@ -28,13 +29,13 @@ _NAMED = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
 Hidden = Sequence[Any]  # the hidden values of a task
 
 
-def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> str | None:
+def telling_place(shown: Sequence[Json], hidden: Sequence[Hidden]) -> str | None:
     """The place that shows hidden values, one that names the answer before others, or None. ``shown``: of each task, what stands at each place."""
     places = list(_telling_places(shown, hidden))
     return next(filter(names_the_answer, places), places[0] if places else None)
 
 
-def _telling_places(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> Iterator[str]:
+def _telling_places(shown: Sequence[Json], hidden: Sequence[Hidden]) -> Iterator[str]:
     """Yields the places that show hidden values, those that most tasks have first."""
     n = len(shown)
     # The hidden values of the next tasks, for comparison: what the text shows to all, as a list of labels, is no leak.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -22,7 +21,9 @@ from gradus.auditing.records import (
 from gradus.auditing.text.rates import quoted
 from gradus.core.documents import SCHEMA, AuditRecord
 from gradus.core.findings import Status, worst
+from gradus.core.frozen_record import frozen_record
 from gradus.core.printing import beginning
+from gradus.core.values import Json, JsonDict
 from gradus.stats import format_interval
 
 # What to change if a check fails; attackers share the search's.
@@ -48,7 +49,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AuditResult:
     """``verdict`` is pass, fail or unresolved; a check that was left out does not count."""
 
@@ -63,7 +64,6 @@ class AuditResult:
     hack: Judged | None = None  # what the search brought, with an episode to look at
     most: int | None = None  # episodes that there are tasks for
     place: tuple[str, int] = ("", 0)  # file and line of the grader, relative to the working folder if it lies there
-    unasked: str = ""  # how many answers were asked of how many, empty if all were
 
     @property
     def verdict(self) -> str:
@@ -77,7 +77,7 @@ class AuditResult:
         return sorted(notes, key=lambda note: (_KINDS.index(note.kind), len(note.completion)))
 
     @property
-    def review(self) -> list[Mapping[str, Any]]:
+    def review(self) -> list[Json]:
         """Accepted answers that a person has to judge."""
         return [row for check in self.checks for row in check.review]
 
@@ -170,9 +170,9 @@ _FIELDS = (
 _BY_EPISODES = {"separation", "exploits", "alignment"}  # more episodes narrow what these look at
 
 
-def _document(check: AuditCheck) -> dict[str, Any]:
+def _document(check: AuditCheck) -> JsonDict:
     """A check in the words of the document; one that fails says what to change."""
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "name": check.subject,
         "status": STATUS_WORDS[check.status],
         "evidence": check.evidence,
@@ -253,8 +253,6 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
     figure = next((check for check in result.checks if check.subject == "figure"), None)
     if figure is not None and figure.status != "fail":
         parts.append(Text(f"as a share of {figure.measured['of']}: {figure.evidence}"))
-    if result.unasked:
-        parts.append(Text(result.unasked))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import cast
 
@@ -18,10 +18,14 @@ from gradus.auditing.records import (
     PanelEpisodes,
     high_of,
     is_above,
+    is_own_aim,
+    rewards_of,
     signed,
+    true_rewards_of,
 )
 from gradus.core import child_seed
 from gradus.core.findings import Status
+from gradus.core.frozen_record import frozen_record
 from gradus.stats import (
     Paired,
     format_number,
@@ -38,7 +42,7 @@ _NEGATIVE = -0.1  # within policies, reward and true reward may not run against 
 Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Gain:
     """What one policy earns above another."""
 
@@ -55,11 +59,6 @@ class Gain:
     def is_sure(self) -> bool:
         """The reward surely rises."""
         return is_above(self.reward, 0.0)
-
-    @property
-    def is_level(self) -> bool:
-        """The true reward is the same on both sides, so that there can be no step in the reward."""
-        return self.true_reward.ties == self.true_reward.n >= ENOUGH
 
     def is_flat(self, least: float) -> bool:
         """The reward falls by the least effect, or rises by less although the true reward rises."""
@@ -97,7 +96,9 @@ def check_separation(panel: PanelEpisodes) -> AuditCheck:
     least = panel.least_effect()
     raised = [step for step in steps if step.is_sure]
     flat = [step for step in steps if step.is_flat(least)]
-    unsure = [step for step in steps if step not in (*raised, *flat) and not step.is_level]
+    # There can be no step in the reward if the true reward is the same on both sides.
+    level = [step for step in steps if step.true_reward.ties == step.true_reward.n >= ENOUGH]
+    unsure = [step for step in steps if step not in (*raised, *flat, *level)]
     measured = {"least_effect": least, "steps": {step.name: step.reward for step in steps}}
     status: Status = "note"
     if flat:
@@ -161,7 +162,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     without_skill: Status = "note" if has_skill else "open"
     if not panel.knows_aim:
         return AuditCheck(subject="alignment", status=without_skill, evidence=NO_AIM)
-    if panel.is_own_aim:
+    if is_own_aim(panel.flat):
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
@@ -176,11 +177,8 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
         return AuditCheck(subject="alignment", status="open", evidence=evidence)
     across = _rank_correlation(rewards, aims)
     highest = _highest_correlation(rewards, aims)
-    within = spearman_within(
-        [reward for name in names for reward in panel.rewards(name)],
-        [aim for name in names for aim in panel.true_rewards(name)],
-        [name for name in names for _ in panel.episodes[name]],
-    )
+    policies = [name for name in names for _ in panel.episodes[name]]
+    within = spearman_within(rewards_of(panel.flat), true_rewards_of(panel.flat), policies)
     tasks = rewards.shape[1]
     status = _alignment_status(across, highest, within, tasks)
     evidence = f"the reward is the same for all policies while {true_reward} differs"

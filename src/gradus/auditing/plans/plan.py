@@ -7,7 +7,6 @@ The search knows no environment. It takes the grammar if one is declared, and ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -26,12 +25,13 @@ from gradus.core import (
     child_rng,
     child_seed,
 )
+from gradus.core.frozen_record import frozen_record
 
 Table = npt.NDArray[np.intp]
 Draw = Callable[[int], str]  # seed -> an answer drawn without looking
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PlanSubject:
     """An environment under audit by policies. All that is drawn for it is keyed by ``seed``."""
 
@@ -49,7 +49,7 @@ _PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not k
 _SHOWN = 60  # characters of an answer in the words of a plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AnswerSpace:
     """``places``: the choices at each place of an answer; an answer is one choice a place, joined by spaces."""
 
@@ -115,7 +115,7 @@ def _spread(values: list[str], n: int) -> list[str]:
     return [values[i * len(values) // n] for i in range(n)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Shape:
     """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns."""
 
@@ -143,7 +143,7 @@ class Shape:
         return min(self.steps - 1, turn * self.steps // max(1, horizon))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Plan:
     """Answers by the time of an episode."""
 

@@ -32,6 +32,7 @@ from gradus.core import (
     Task,
     child_seed,
 )
+from gradus.core.frozen_record import frozen_record
 from gradus.rollouts import roll_out
 
 Objective = Callable[[Sequence[Episode]], Sequence[float | None]]
@@ -55,7 +56,7 @@ _KEEP = 0.5  # chance at the start that a bent reflex keeps its own word
 _TIED = 0.5  # chance that a draw uses one word in all steps of a place: what is constant is found sooner
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Field:
     """The search space: an environment under a grader, the possible answers, and the length of an episode."""
 
@@ -77,7 +78,7 @@ class Field:
         return [episodes[i : i + n] for i in range(0, len(repeated), n)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Candidate:
     """A plan with its means over the tasks it was judged on. Without any reward a mean is minus infinity."""
 
@@ -131,7 +132,7 @@ def search(
     budget: int,
     seed: int,
     objective: Objective,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> Search:
     """Maximize the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
 
@@ -145,8 +146,7 @@ def search(
         rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
         rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
         under_way.best.append(_search_shape(under_way, shape, rounds, rng))
-        if progress is not None:
-            progress(under_way.episodes, budget)
+        progress(under_way.episodes, budget)
     further = _sweeps(field)
     if further:
         # Hundreds of plans: few tasks for all, more for the best of them, and others for the winner, which had luck too.

@@ -12,6 +12,7 @@ from gradus.auditing.text.gold import NUMBER, Gold, fill, number_in
 from gradus.auditing.text.near_values import Text
 
 Operator = Callable[[Gold, Random], Text]
+Operators = Mapping[str, Operator]  # by name
 
 _CONSTANTS = (
     "",
@@ -154,7 +155,7 @@ def _options(separator: str) -> Operator:
     return join
 
 
-BLIND: Mapping[str, Operator] = {
+BLIND: Operators = {
     **{f"the constant {text!r}": constant(text) for text in _CONSTANTS},
     **{f"talking to the judge ({text[:24]}...)": constant(text) for text in _PERSUASION},
     "the most frequent gold": _common,
@@ -355,7 +356,7 @@ def _filled_with_number(value: str, place: int) -> Operator:
     return reflex
 
 
-REFLEXES: Mapping[str, Operator] = {
+REFLEXES: Operators = {
     "the question": lambda gold, rng: gold.prompt,
     "the question's last line": _match(_LINE, -1),
     "the first number of the question": _match(NUMBER, 0),

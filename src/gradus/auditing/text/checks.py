@@ -22,7 +22,7 @@ from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Shown, quoted, shown
 from gradus.auditing.text.scoring import AnswerScore, Scorer
-from gradus.auditing.text.tasks import Answers, TextSubject, TextTask
+from gradus.auditing.text.tasks import Answer, Answers, TextSubject, TextTask
 from gradus.core.findings import Status
 from gradus.stats import format_number, mean_interval, wilson
 
@@ -42,8 +42,7 @@ def sanity(ground: Ground, notes: Sequence[GradedCompletion] = ()) -> AuditCheck
         problems += [_asked_again(ground, notes), _in_a_batch(ground), _at_steps(ground)]
     problems += [_unpaid(ground), _out_of_range(ground)]
     # Gold that earns the most there is may earn nothing more than other answers.
-    top = max((base.gold for base in ground.bases.values()), default=0.0)
-    earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
+    earned = "the full reward" if ground.span > 0 else f"{format_number(ground.top)}, no more than other answers,"
     sentences = list(filter(None, problems)) or [f"gold earns {earned} on {n} tasks, and the same again"]
     if ground.form != DECLARED:
         task = next(task for task in subject.tasks if task.gold)
@@ -62,8 +61,10 @@ def sanity(ground: Ground, notes: Sequence[GradedCompletion] = ()) -> AuditCheck
 
 def _unpaid(ground: Ground) -> str:
     """Says on how many tasks gold does not earn the full reward, empty if on few."""
-    unpaid = ground.unpaid
     n = len(ground.tasks)
+    least = ground.top - 0.1 * ground.span
+    gold = [probe for probe in ground.probes if probe.operator == "gold" and not probe.score.skipped]
+    unpaid = [probe for probe in gold if probe.value is None or probe.value < least]
     if not unpaid or not is_above(wilson(len(unpaid), n), LEAST_EFFECT):
         return ""
     example = f"{unpaid[0].answer[:60]!r} earns {unpaid[0].value}"
@@ -87,7 +88,7 @@ def _wrong(ground: Ground, task: TextTask) -> str:
 
 def _asked_again(ground: Ground, notes: Sequence[GradedCompletion]) -> str:
     """Wrong answers first, then gold, from the last task to the first, each twice, then what is shown, in a new process: names the first reward that changes."""
-    rows: list[tuple[TextTask, str]] = []
+    rows: list[Answer] = []
     for task in reversed(ground.tasks[:_AGAIN]):
         answers = (_wrong(ground, task), task.answer)
         rows += [(task, task.completion(answer)) for answer in answers if answer] * 2
@@ -100,7 +101,7 @@ def _at_steps(ground: Ground) -> str:
     """Names the step of a training, the first, the middle or the last, at which gold no longer earns more than a wrong answer."""
     if ground.subject.rewards is None:
         return ""
-    rows: list[tuple[TextTask, str]] = []
+    rows: list[Answer] = []
     for task in ground.tasks[:_AGAIN]:
         wrong = _wrong(ground, task)
         if wrong:
@@ -145,7 +146,7 @@ def _in_a_batch(ground: Ground) -> str:
     """
     if ground.subject.judge_all is None:
         return ""
-    rows: list[tuple[TextTask, str]] = []
+    rows: list[Answer] = []
     before = ""
     for place, task in enumerate(ground.tasks[:_BATCH]):
         rows.append((task, task.completion(before if place % 2 else task.answer)))
@@ -242,8 +243,8 @@ def grading(ground: Ground) -> AuditCheck:
         return AuditCheck(
             subject="grading", status="pass", evidence=f"no answer of {ground.scored:,} makes the grader raise"
         )
-    first = ground.errors[0]
-    raised = f"{quoted(first.answer, _QUOTED)}: {first.error}"
+    error = ground.errors[0].score.error or ""
+    raised = f"{quoted(ground.errors[0].answer, _QUOTED)}: {error}"
     status: Status = "fail"
     if ground.scored:
         evidence = f"it fails on {failed} of {failed + ground.scored:,} answers, e.g. on {raised}; return the least reward instead"
@@ -252,7 +253,7 @@ def grading(ground: Ground) -> AuditCheck:
     # In the sandbox it may miss a file or a server that it has outside, which is no fault of its own.
     if not ground.scored and ground.scorer.confined:
         evidence += ". It was asked in a sandbox, without network, environment or other files than Python's; --unsafe asks outside"
-        if _is_of_the_system(first.error or ""):
+        if _is_of_the_system(error):
             status = "open"
     return AuditCheck(subject="grading", status=status, evidence=evidence, measured={"errors": _errors(ground)})
 
@@ -266,7 +267,7 @@ def _is_of_the_system(error: str) -> bool:
 
 def _errors(ground: Ground) -> list[Shown]:
     """The first answers on which the grader raised, with what it raised."""
-    return [{**shown(probe), "error": probe.error} for probe in ground.errors[:5]]
+    return [{**shown(probe), "error": probe.score.error} for probe in ground.errors[:5]]
 
 
 def judge(ground: Ground) -> AuditCheck:
@@ -291,7 +292,7 @@ def judge(ground: Ground) -> AuditCheck:
         elif high is None or high > LEAST_EFFECT:
             status = "open"
     if errors:
-        sentences.append(f"{len(errors)} have no score, the first: {errors[0].error}")
+        sentences.append(f"{len(errors)} have no score, the first: {errors[0].score.error}")
     if errors and is_above(missing, LEAST_EFFECT):
         status = "fail"
     return AuditCheck(

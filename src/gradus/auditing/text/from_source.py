@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gradus.auditing.records import LEAST_EFFECT, AuditCheck, is_above
@@ -13,6 +13,7 @@ from gradus.auditing.text.paying import unearned
 from gradus.auditing.text.rates import Probe, Rate
 from gradus.auditing.text.source import SLOT, Dictionary, Place, read_source
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.frozen_record import frozen_record
 from gradus.stats import wilson
 
 NAME = "the source"
@@ -34,7 +35,7 @@ _BESIDE = (
 _BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Try:
     """A text for any task, with a slot for an answer or without."""
 

@@ -7,15 +7,16 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import field
 from difflib import SequenceMatcher
 from functools import cached_property
 from random import Random
 from typing import Any
 
 from gradus.auditing.text.tasks import TextTask
-from gradus.core.values import as_mapping, is_table
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import Json, as_mapping, is_table
 
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d)")  # a period may end the sentence
 _PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]{0,300}(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
@@ -73,7 +74,7 @@ def fill(gold: str, value: str, shared: Container[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Elements:
     """The elements of a list-like answer, with what stands between and around them."""
 
@@ -178,12 +179,12 @@ def _json(text: str) -> Any:
         return None
 
 
-def json_object(text: str) -> Mapping[str, Any]:
+def json_object(text: str) -> Json:
     """The JSON object that a text is; empty if it is not one."""
     return as_mapping(_json(text))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Others:
     """Golds of all tasks, to draw wrong answers of the right form from."""
 
@@ -204,7 +205,7 @@ class Others:
         return frozenset(piece for piece, count in counts.items() if count >= _NEARLY_ALL * len(self.golds))
 
     @cached_property
-    def objects(self) -> list[Mapping[str, Any]]:
+    def objects(self) -> list[Json]:
         """The golds that are JSON objects."""
         return list(filter(is_table, map(_json, self.golds)))
 
@@ -245,7 +246,7 @@ _UNIT = re.compile(r"\s+[A-Za-z]+\Z")
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Gold:
     """A right answer, parsed once, with its task and the golds of all tasks. All operators take it."""
 
@@ -304,7 +305,7 @@ class Gold:
         return _json(self.text)
 
     @cached_property
-    def object(self) -> Mapping[str, Any]:
+    def object(self) -> Json:
         """The JSON object; empty if it is not one."""
         return json_object(self.text)
 

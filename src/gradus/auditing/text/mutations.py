@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -22,13 +22,14 @@ from gradus.auditing.text.gold import (
     number_in,
     states,
 )
-from gradus.auditing.text.near_values import NEAR, Make, Text, names_exchanged
+from gradus.auditing.text.near_values import NEAR, Make, Text, Texts, names_exchanged
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.frozen_record import frozen_record
 
 Rule = Callable[[TextTask], object]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Wrong:
     """A mutation that makes a right answer wrong."""
 
@@ -177,7 +178,7 @@ def _with_other(*forms: str) -> Make:
     Not of programs: of several the last one counts, whatever words say, and one may define more than was asked for.
     """
 
-    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    def make(gold: Gold, rng: Random) -> Texts:
         other = gold.another(rng)
         if other is None or gold.is_program:
             return None
@@ -186,7 +187,7 @@ def _with_other(*forms: str) -> Make:
     return make
 
 
-def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _two_blocks(gold: Gold, rng: Random) -> Texts:
     """A right and a wrong answer, each in a block of its own, where answers stand in one.
 
     Not of formulas and lists: to tell whether two of them are the same may take a sound grader long.
@@ -202,7 +203,7 @@ def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return (f"{gold.text}{between}{other}", f"{other}{between}{gold.text}")
 
 
-def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _denied(gold: Gold, rng: Random) -> Texts:
     """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
     is_one_element = gold.elements is None and not gold.is_structure
     if gold.is_option or gold.is_program or not is_one_element:
@@ -280,7 +281,7 @@ def _swap(texts: list[str], rng: Random) -> Sequence[str] | None:
 _swap_elements = _elements(_swap)
 
 
-def _neighbors_swapped(gold: Gold, rng: Random) -> str | tuple[str, ...] | None:
+def _neighbors_swapped(gold: Gold, rng: Random) -> Text | Texts:
     """Two elements in the other order, unless the rows say that order does not matter."""
     # If the rows say nothing, it is asked all the same, and a person judges what is accepted.
     if gold.task.ordered is False:
@@ -288,7 +289,7 @@ def _neighbors_swapped(gold: Gold, rng: Random) -> str | tuple[str, ...] | None:
     return _swap_elements(gold, rng)
 
 
-def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _one_more(gold: Gold, rng: Random) -> Texts:
     """One more element, which another answer of the same form has, and all that are known. A made-up word may be no element, but words beside the answer.
 
     Both must be accepted: a plan may go on for one step behind its goal, and a list that forgives one element does not pay for all.
@@ -360,7 +361,7 @@ def _is_short(value: Any) -> bool:
     return not isinstance(value, str) or len(value.split()) <= _MOST_WORDS
 
 
-def _called_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _called_twice(gold: Gold, rng: Random) -> Texts:
     """Of a list of tool calls: the same calls again change what they act on twice."""
     calls = cast("list[Any]", gold.json) if isinstance(gold.json, list) else []
     if not calls or not all(isinstance(call, dict) for call in calls):

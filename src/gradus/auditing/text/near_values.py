@@ -9,8 +9,9 @@ from random import Random
 from gradus.auditing.text.gold import Gold, is_sentence
 
 Text = str | None  # an answer, None if the operator does not apply
-# Makes an answer, or several that all must be accepted to count.
-Make = Callable[[Gold, Random], "str | tuple[str, ...] | None"]
+Texts = tuple[str, ...] | None  # several, which all must be accepted to count
+Make = Callable[[Gold, Random], Text | Texts]
+Match = re.Match[str]
 
 # A line holds the names of one unit; "m" may be a meter or a minute, which is not known to be another unit than either.
 _NAMES_OF_UNITS = """\
@@ -42,7 +43,7 @@ _REARRANGED = re.compile(r"(?i)anagram|permut|arrang|scrambl|order|letters|backw
 _LONG = 400  # characters of a text
 
 
-def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text]) -> Make:
+def _at_match(pattern: str, change: Callable[[Match, Gold, Random], Text]) -> Make:
     """A change of the first place of the answer that the pattern finds."""
     compiled = re.compile(pattern)
 
@@ -58,7 +59,7 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
     return make
 
 
-def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _next_day(date: Match, gold: Gold, rng: Random) -> Text:
     """The day after; the day before at the end of a month. Nothing if the year comes last: then either number may be the day."""
     before, month, sign, text, _ = date.groups("")
     if not before:
@@ -68,7 +69,7 @@ def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     return f"{before}{month}{sign}{other:02d}"
 
 
-def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _day_for_month(date: Match, gold: Gold, rng: Random) -> Text:
     """Day and month exchanged, if both readings are dates."""
     before, first, sign, second, after = date.groups("")
     if first == second or max(int(first), int(second)) > 12:
@@ -76,7 +77,7 @@ def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     return f"{before}{second}{sign}{first}{after}"
 
 
-def _another_digit(digit: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _another_digit(digit: Match, gold: Gold, rng: Random) -> Text:
     """H3O for H2O, but not 19m for 18m: its digits are not part of a word."""
     if gold.is_structure or gold.is_program or len(gold.bare) > _LONG:
         return None
@@ -85,7 +86,7 @@ def _another_digit(digit: re.Match[str], gold: Gold, rng: Random) -> Text:
     return str(int(digit[0]) % 9 + 1)
 
 
-def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _half_a_day(time: Match, gold: Gold, rng: Random) -> Text:
     """03:20 for 15:20, or am for pm; nothing where the question itself counts twice to twelve and the answer does not say which."""
     hour, minutes, half = time.groups()
     if half:
@@ -96,7 +97,7 @@ def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
     return f"{other:0{len(hour)}d}{minutes}"
 
 
-def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _another_unit(measured: Match, gold: Gold, rng: Random) -> Text:
     """The unit of another answer that is surely another one, if possible with the same first letter; else one of mass or length."""
     # Units that other answers have, for a grader may know no others.
     number, unit = measured.groups()
@@ -163,7 +164,7 @@ _OPPOSITE = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1]
 _NAME = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?|(?<=\S )[A-Z][a-z]+)(?!\w|\.\d)")
 
 
-def _opposite(word: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _opposite(word: Match, gold: Gold, rng: Random) -> Text:
     """The opposite of a word of a sentence, in its case."""
     other = _OPPOSITE[word[0].lower()]
     if gold.is_structure or gold.is_program or len(gold.bare) > _LONG:
@@ -171,7 +172,7 @@ def _opposite(word: re.Match[str], gold: Gold, rng: Random) -> Text:
     return other.capitalize() if word[0][0].isupper() else other
 
 
-def _negation(verb: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _negation(verb: Match, gold: Gold, rng: Random) -> Text:
     """The verb of a sentence with "not", or without one that stands there."""
     if not is_sentence(gold.text) or gold.is_program:
         return None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from random import Random
 
-from gradus.auditing.text.blind import Operator, constant
+from gradus.auditing.text.blind import Operator, Operators, constant
 from gradus.auditing.text.gold import NUMBER, Gold
 from gradus.auditing.text.near_values import Text
 from gradus.auditing.text.rates import quoted
@@ -135,14 +135,14 @@ _TEXTS = (
     f"```{' ' * 5000}",
     _POWERS,
 )
-HOSTILE: Mapping[str, Operator] = {
+HOSTILE: Operators = {
     **{f"the text {quoted(text, 20)}": constant(text) for text in _TEXTS},
     "the answer's numbers as a tower of powers": _tower,
 }
 
 _WRITE = f"open('{CANARY}', 'w')"
 _TOUCH = f"import pathlib\npathlib.Path('{CANARY}').touch()"
-CANARIES: Mapping[str, Operator] = {
+CANARIES: Operators = {
     "code alone": constant(_WRITE),
     "code in a list": constant(f"[{_WRITE}]"),
     "code beside the right answer": lambda gold, rng: f"[{gold.text!r}, {_WRITE}][0]",

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import SequenceMatcher
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from gradus.auditing.records import LEAST_EFFECT, high_of, low_of
-from gradus.auditing.text.gold import contained
+from gradus.auditing.text.gold import contained, states
+from gradus.auditing.text.scoring import AnswerScore
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 from gradus.stats import Interval, mean_interval
 
 _SHOWN = 160
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
 
-Shown = dict[str, Any]  # a probe as evidence
+Shown = JsonDict  # a probe as evidence
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Base:
     """The rewards of a task before it is probed: of gold, of wrong answers of the right form, and of silence."""
 
@@ -31,18 +35,20 @@ class Base:
     silence: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Probe:
-    """One answer to one task. ``right``: it states the gold answer. ``skipped``: it was not asked."""
+    """One answer to one task, and its score."""
 
+    check: str  # that asked
     operator: str
     task: TextTask
     answer: str
-    value: float | None
-    right: bool = False
-    error: str | None = None
-    skipped: bool = False
-    seconds: float = 0.0  # of the call
+    score: AnswerScore
+
+    @property
+    def value(self) -> float | None:
+        """The reward, None if the grader gave none."""
+        return self.score.value
 
     @property
     def reward(self) -> float:
@@ -50,12 +56,22 @@ class Probe:
         return self.value or 0.0
 
     @property
+    def is_error(self) -> bool:
+        """The grader raised. A call that was cut off says nothing of what it raises; it is a finding of its own."""
+        return bool(self.score.error) and not self.score.hung and not self.score.skipped
+
+    @cached_property
+    def right(self) -> bool:
+        """The answer states the gold answer."""
+        return states(self.answer, self.task.answer)
+
+    @property
     def completion(self) -> str:
         """The text that was graded: the answer in the form that the task asks for."""
         return self.task.completion(self.answer)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Rate:
     """An operator over its tasks, in units of the range (gold above the floor)."""
 
@@ -67,8 +83,8 @@ class Rate:
     wrong: Interval  # reward above silence of the answers that are wrong
     held: float  # how much of the right answer those hold that earn less than it, word by word
     p: float
-    example: Shown = field(default_factory=dict[str, Any])  # the answer that earned most above the teacher
-    paid: Shown = field(default_factory=dict[str, Any])  # the wrong answer that earned most
+    example: Shown = field(default_factory=JsonDict)  # the answer that earned most above the teacher
+    paid: Shown = field(default_factory=JsonDict)  # the wrong answer that earned most
 
     @property
     def share(self) -> str:

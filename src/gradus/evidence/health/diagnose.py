@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 from gradus.core.documents import SCHEMA, Diagnoses
 from gradus.core.findings import SCALE, Finding, Status
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 from gradus.evidence.health.history import History, Record
 from gradus.evidence.health.rules import RULES, Rule
 
@@ -30,7 +32,7 @@ TOO_SHORT = "Too short to judge"
 Records = Sequence[Record]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Diagnosis:
     """A rule that fired."""
 
@@ -100,13 +102,13 @@ class Monitor:
         self._histories = {rule.kind: History((), rule.kind) for rule in RULES}
         self._identities: set[tuple[Any, ...]] = set()
 
-    def __call__(self, records: Records) -> list[dict[str, Any]]:
+    def __call__(self, records: Records) -> list[JsonDict]:
         # A resumed run passes all of its records again.
         fresh = [record for record in records if _identity(record) not in self._identities]
         self._identities.update(map(_identity, fresh))
         for history in self._histories.values():
             history.add(fresh)
-        alerts: list[dict[str, Any]] = []
+        alerts: list[JsonDict] = []
         for rule in RULES:
             history = self._histories[rule.kind].now()
             finding = rule.look(history) if len(history) else None
@@ -115,7 +117,7 @@ class Monitor:
         return alerts
 
 
-def _alert(finding: Finding, step: int | None) -> dict[str, Any]:
+def _alert(finding: Finding, step: int | None) -> JsonDict:
     return {
         "rule": finding.subject,
         "severity": SEVERITY[finding.status],

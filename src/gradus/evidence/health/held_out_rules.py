@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gradus.core.frozen_record import frozen_record
 from gradus.evidence.health.history import Fired, History, Record
 from gradus.evidence.health.learning_rules import SURE, VERY_SURE
 from gradus.stats import Paired, format_interval, format_number, format_signed, paired_difference
@@ -13,7 +12,7 @@ _OVERFIT = 1.05
 _FAR = 0.25
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Change:
     """A figure on the same tasks, the newest validation minus the first of its kind."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gradus.core.findings import Status
+from gradus.core.frozen_record import frozen_record
 
 Array = npt.NDArray[np.float64]
 _EXACT = 1e-12  # below it noise is rounding alone
@@ -18,7 +18,7 @@ Fired = tuple[Status, str] | None
 """What a rule says of a history: how bad it is (``note``, ``warn`` or ``fail``), with the evidence; None if it does not fire."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Trend:
     """A straight line through the values.
 
