@@ -73,8 +73,7 @@ def subject(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
 
 def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, AuditCheck]:
     """All checks of a grader, by name."""
-    seconds = options.pop("seconds", None)
-    checks, _ = audit_text(subject(judge, tasks), AuditSettings(**options), seconds=seconds)
+    checks, _ = audit_text(subject(judge, tasks), AuditSettings(**options))
     return {check.subject: check for check in checks}
 
 

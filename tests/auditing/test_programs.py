@@ -22,6 +22,7 @@ from gradus.auditing.text.programs import PROGRAMS, programs
 from gradus.auditing.text.scoring import CANARY, Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
+from gradus.core.foreign import GraderSeconds
 from gradus.rewards.code import find_code
 from gradus.sandbox.command import run_python, sandbox_works
 from gradus.sandbox.confinement import is_confined, landlock_version
@@ -260,14 +261,15 @@ def test_a_program_may_run_for_longer_than_a_text_is_read(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
-def test_what_was_not_asked_is_told_by_its_cause():
+def test_what_was_not_asked_is_told_by_its_cause(monkeypatch):
     def hangs(task, answer):
         right = answer.strip() == (task.gold or "").strip()
         time.sleep(60 if answer and not right else 0)
         return float(right)
 
     told: list[tuple[str, int, int]] = []
-    checks = audited(hangs, TASKS, seconds=0.2, progress=lambda *said: told.append(said))
+    monkeypatch.setattr(run, "GRADER_SECONDS", GraderSeconds(program=0.2))
+    checks = audited(hangs, TASKS, progress=lambda *said: told.append(said))
     evidence = [check.evidence for check in checks.values() if "were not asked" in check.evidence]
     assert evidence
     assert all("were not asked: 3 calls hung;" in each for each in evidence), evidence

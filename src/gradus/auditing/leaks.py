@@ -59,8 +59,12 @@ def names_the_answer(place: str) -> bool:
 
 
 def _shows(column: Sequence[Any], hidden: Sequence[Hidden]) -> int:
-    """Counts the tasks that show a hidden value at a place."""
-    return sum(map(_is_shown, column, hidden))
+    """Counts the tasks that show one of their hidden values at a place: what stands there begins with it, after punctuation and a name."""
+    count = 0
+    for shown, values in zip(column, hidden, strict=True):
+        text = _BEFORE.sub("", str(shown), count=1)
+        count += any(_begins(text, value) for value in values)
+    return count
 
 
 def places_of_text(text: str, name: str) -> dict[str, str]:
@@ -80,12 +84,6 @@ def places_of_text(text: str, name: str) -> dict[str, str]:
         if len(words) - index <= _LAST:
             places[f"{name}, word from the end {len(words) - index}"] = rest
     return places
-
-
-def _is_shown(shown: Any, hidden: Hidden) -> bool:
-    """Returns True if this begins with one of the values, after punctuation and a name."""
-    text = _BEFORE.sub("", str(shown), count=1)
-    return any(_begins(text, value) for value in hidden)
 
 
 def _begins(text: str, value: Any) -> bool:

@@ -43,7 +43,7 @@ class GradedCompletion:
     reward: float | None  # what it earned when it was asked again
     share: str
     change: str  # what to change if the author wants it otherwise
-    command: str = ""  # the line that scores it again, empty if the grader has no name that a line can give
+    command: str  # the line that scores it again, empty if the grader has no name that a line can give
 
 
 @frozen_record

@@ -108,7 +108,7 @@ class AuditResult:
     def summary(self) -> str:
         """One line a person can act on."""
         broken = self.broken
-        failed = self._named("fail")
+        failed = self.named("fail")
         if broken is not None:
             # Episodes that failed, or whose answers were not valid, have no reward either, which says nothing of the grader.
             is_known = broken.status == "fail" and not broken.measured.get("failed")
@@ -116,7 +116,7 @@ class AuditResult:
             return f"{self.grader} {verdict}: {broken.evidence}. Fix this, then audit again."
         if failed:
             return f"{self.grader} can be exploited ({failed}): fix this before training."
-        unsure = self._named("open")
+        unsure = self.named("open")
         if unsure:
             return f"{self.grader} is unresolved: {unsure} could still fail; {self._way_out}."
         noted_kinds = {note.kind for note in self.notes}
@@ -127,9 +127,10 @@ class AuditResult:
             return f"{self.grader}: nothing was found. {limit}.{noted}"
         return f"{self.grader} passes: no exploit was found.{noted}"
 
-    def _named(self, status: Status) -> str:
-        """The checks with this status."""
-        return ", ".join(check.subject for check in self.checks if check.status == status)
+    def named(self, status: Status) -> str:
+        """The checks with this status. The figure is one of them only where it fails."""
+        names = [check.subject for check in self.checks if check.status == status]
+        return ", ".join(name for name in names if name != "figure" or status == "fail")
 
     @property
     def _way_out(self) -> str:
@@ -265,9 +266,9 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
             if check.status == "fail" and check.subject != "figure":
                 parts.append(Text(f"     fix: {_remedy(check)}"))
     for status, word in (("pass", "passed"), ("note", "left out")):
-        names = [check.subject for check in result.checks if check.status == status and check.subject != "figure"]
+        names = result.named(status)
         if names:
-            parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
+            parts.append(Text(f"{word}: {names}", style="dim"))
     for kind in _SHOWN:
         parts += _noted(result, kind, None if whole else _NOTES)
     return parts

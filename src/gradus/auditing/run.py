@@ -14,13 +14,11 @@ from gradus.auditing.plans.comparisons import (
     check_separation,
 )
 from gradus.auditing.plans.exploit import (
-    PlanSearch,
     check_one_plan,
     check_search,
     search_plans,
 )
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks, not_graded
-from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import (
     Progress,
     main_tasks,
@@ -28,11 +26,9 @@ from gradus.auditing.plans.panel import (
     roll_out_panel,
     silent,
 )
-from gradus.auditing.plans.plan import PlanSubject
 from gradus.auditing.records import (
     AuditCheck,
     GradedCompletion,
-    PanelEpisodes,
     Point,
     rewards_of,
     true_rewards_of,
@@ -132,40 +128,46 @@ def run_text_audit(
 
 def run_audit(
     spec: EnvironmentSpec,
-    grader: str | Grader | None = None,
+    grader: Grader,
     settings: AuditSettings = AuditSettings(),
 ) -> AuditResult:
-    """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
-    audited = grader if isinstance(grader, Grader) else spec.grader(grader)
+    """Audit a grader of ``spec`` with policies and a search."""
     episodes = settings.episodes or (_AGENT_EPISODES if spec.foreign else _EPISODES)
-    subject = plan_subject(spec, audited, seed=settings.seed)
-    # What an agent's episode takes is known after the panel, and bounds its search.
+    subject = plan_subject(spec, grader, seed=settings.seed)
     started = time.monotonic()
     panel = roll_out_panel(subject, episodes=episodes, progress=settings.progress)
+    budget = _BUDGET if settings.budget is None else settings.budget
     if spec.foreign and settings.budget is None:
-        rolled_out = sum(map(len, panel.episodes.values()))
-        seconds = (time.monotonic() - started) / max(1, rolled_out)
-        settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / seconds)))
+        # What an agent's episode takes is known after the panel, and bounds its search.
+        seconds = (time.monotonic() - started) / max(1, len(panel.flat))
+        budget = min(_BUDGET, int(_AGENT_SECONDS / seconds))
     hygiene = check_hygiene(subject, panel, elsewhere=settings.elsewhere)
-    points = [_point(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
+    rolled_out = [(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
     hack = None
     if panel.is_graded:
-        checks, hack, search = _checked(subject, panel, settings)
-        for plan, finals in search.finalists:
-            points.append(_point(f"search: {plan.describe()}", "search", finals))
+        search = search_plans(subject, panel, main_tasks(spec, panel.tasks), budget=budget, progress=settings.progress)
+        searched, hack = check_search(search)
+        checks = [
+            check_separation(panel),
+            check_exploits(panel),
+            check_alignment(panel, spec.true_reward_name),
+            searched,
+            check_one_plan(search),
+        ]
+        rolled_out += [(f"search: {plan.describe()}", "search", finals) for plan, finals in search.finalists]
     else:
         why = "no episode got a reward; see grading"
         skipped = [AuditCheck(subject=name, status="note", evidence=why) for name in _NEED_REWARDS]
         checks = [not_graded(panel), *skipped]
     return AuditResult(
         environment=spec.name,
-        grader=audited.name,
+        grader=grader.name,
         true_reward_name=spec.true_reward_name,
         condition=panel.condition,
         episodes=panel.tasks,
         seed=settings.seed,
         checks=[*checks, hygiene],
-        points=points,
+        points=[_point(*row) for row in rolled_out],
         hack=hack,
         most=len(main_tasks(spec)),
     )
@@ -178,45 +180,15 @@ def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
     return Point(policy=name, role=role, reward=reward, true_reward=true_reward)
 
 
-def _checked(
-    subject: PlanSubject, panel: PanelEpisodes, settings: AuditSettings
-) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
-    """The checks that need rewards, the hack if there is one, and the search."""
-    search = search_plans(
-        subject,
-        panel,
-        main_tasks(subject.spec, panel.tasks),
-        budget=_BUDGET if settings.budget is None else settings.budget,
-        progress=settings.progress,
-    )
-    searched, hack = check_search(search)
-    checks = [
-        check_separation(panel),
-        check_exploits(panel),
-        check_alignment(panel, subject.spec.true_reward_name),
-        searched,
-        check_one_plan(search),
-    ]
-    return checks, hack, search
-
-
-def audit_text(
-    subject: TextSubject,
-    settings: AuditSettings = AuditSettings(),
-    *,
-    seconds: float | None = None,
-) -> tuple[list[AuditCheck], int]:
+def audit_text(subject: TextSubject, settings: AuditSettings = AuditSettings()) -> tuple[list[AuditCheck], int]:
     """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
 
-    ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``settings.limit``: of all calls together, 20 s and 180;
-    what is not asked within it leaves its check unresolved. The same subject and seed give the same result, unless a call or the whole
-    lies at its limit.
+    One call may take 6 s, and 30 if answers are programs; ``settings.limit``: of all calls together, 20 s and 180; what is not asked within
+    it leaves its check unresolved. The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    usual_seconds = GRADER_SECONDS.answer
-    usual_limit = CALLS_SECONDS
+    seconds, limit = GRADER_SECONDS.answer, CALLS_SECONDS
     if are_programs(subject.tasks):
-        usual_seconds = GRADER_SECONDS.program
-        usual_limit = PROGRAM_SECONDS
+        seconds, limit = GRADER_SECONDS.program, PROGRAM_SECONDS
     if subject.remote:
         seconds = GRADER_SECONDS.remote
     most_calls = CALLS * len(subject.tasks)
@@ -226,8 +198,8 @@ def audit_text(
 
     scorer = Scorer(
         subject,
-        seconds=usual_seconds if seconds is None else seconds,
-        limit=usual_limit if settings.limit is None else settings.limit,
+        seconds=seconds,
+        limit=limit if settings.limit is None else settings.limit,
         tell=tell,
     )
     has_gold = any(task.gold for task in subject.tasks)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.plan import Draw, NoisyPolicy, PlanSubject, RandomAnswers
+from gradus.auditing.plans.plan import Draw, NoisyPolicy, Plan, PlanSubject, RandomAnswers
 from gradus.auditing.records import (
     LEAST_EFFECT,
     components_of,
@@ -268,11 +268,11 @@ _KINDS = {
 }
 
 
-def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Baseline) -> Judged:
-    """Hold episodes against the reference, task by task."""
+def judge(plan: Plan, episodes: Sequence[Episode], against: Baseline) -> Judged:
+    """Hold the episodes of a plan against the reference, task by task."""
     return Judged(
-        plan=plan,
-        shape=shape,
+        plan=plan.describe(),
+        shape=plan.shape.name,
         episodes=episodes,
         against=against,
         reward=paired_difference(rewards_of(episodes), rewards_of(against.episodes)),

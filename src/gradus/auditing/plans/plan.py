@@ -39,7 +39,7 @@ class PlanSubject:
     grader: Grader
     seed: int
     draw: Draw
-    offered: Sequence[str] = ()  # answers that the environment's texts offer, if it declares none
+    offered: Sequence[str]  # answers that the environment's texts offer, if it declares none
 
 
 COPY = "\x00"  # stands for an answer that copies what was shown
@@ -92,20 +92,16 @@ def answer_space(
     if draw is not None:
         drawn = [draw(child_seed(seed, "audit", "pool", number) % 2**31) for number in range(_DRAWS)]
         answers = sorted(set(drawn))
-        if _is_closed(answers, rolled_out):  # to say nothing is a plan as well
-            return AnswerSpace(places=((*answers, ""),))
+        has_marks = any("<" in answer or "{" in answer for answer in answers)
+        # A few words that are all there are, as the moves of a game: any other answer is invalid, or a random move.
+        if 2 <= len(answers) <= _POOL and not has_marks and set(rolled_out) <= set(answers):
+            return AnswerSpace(places=((*answers, ""),))  # to say nothing is a plan as well
     seen = _spread(rolled_out, _POOL)
     if offered:
         pool = dict.fromkeys((*offered, *seen, ""))
     else:
         pool = dict.fromkeys((*drawn[:_POOL], *seen, COPY, *_PLAIN))
     return AnswerSpace(places=(tuple(pool),))
-
-
-def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
-    """These few words are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
-    has_marks = any("<" in answer or "{" in answer for answer in answers)
-    return 2 <= len(answers) <= _POOL and not has_marks and set(rolled_out) <= set(answers)
 
 
 def _spread(values: list[str], n: int) -> list[str]:

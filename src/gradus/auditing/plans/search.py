@@ -64,9 +64,9 @@ class Field:
     grader: Grader
     space: AnswerSpace
     horizon: int  # turns of a usual episode
-    reflex: Policy | None = None  # which plans may bend
-    keeps: tuple[bool, ...] = ()
-    skilled: bool = False  # the reflex is a teacher, which reaches what pays again and again
+    reflex: Policy | None  # which plans may bend
+    keeps: tuple[bool, ...]
+    skilled: bool  # the reflex is a teacher, which reaches what pays again and again
 
     def roll_out(self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int) -> list[list[Episode]]:
         """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
@@ -107,18 +107,17 @@ class Search:
         self._tasks += tasks
         self.episodes += len(plans) * tasks
         rolled_out = self.field.roll_out(plans, training, seed=self.seed)
-        candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, rolled_out, strict=True)]
+        candidates = [
+            Candidate(
+                plan=plan,
+                reward=_mean(rewards_of(episodes)),
+                true_reward=_mean(true_rewards_of(episodes)),
+                objective=_mean(self.objective(episodes)),
+            )
+            for plan, episodes in zip(plans, rolled_out, strict=True)
+        ]
         self.trials += candidates
         return candidates
-
-    def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
-        """A plan with the means of its episodes."""
-        return Candidate(
-            plan=plan,
-            reward=_mean(rewards_of(episodes)),
-            true_reward=_mean(true_rewards_of(episodes)),
-            objective=_mean(self.objective(episodes)),
-        )
 
 
 def least_budget(field: Field) -> int:

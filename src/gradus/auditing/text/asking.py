@@ -47,9 +47,8 @@ FORMS: Forms = {  # how a right answer may be written as a completion
 
 def forms(functions: Functions) -> Forms:
     """The usual forms, and those that the patterns and tags in the grader's source ask for."""
-    source = read_source(functions)
     candidates: dict[str, tuple[str, str]] = {}
-    for word in source.words if source else ():
+    for word in read_source(functions).words:
         if word.count(SLOT) == 1 and word != SLOT:
             before, _, after = word.partition(SLOT)
             candidates.setdefault(f"as {before}...{after}", (before, after))
@@ -189,8 +188,9 @@ class Ground:
 
     @property
     def errors(self) -> list[Probe]:
-        """Answers on which the grader raised."""
-        return [probe for probe in self.probes if probe.is_error]
+        """Answers on which the grader raised. A call that was cut off says nothing of what it raises; it is a finding of its own."""
+        scores = ((probe, probe.score) for probe in self.probes)
+        return [probe for probe, score in scores if score.error and not score.hung and not score.skipped]
 
     @property
     def hung(self) -> list[Probe]:
@@ -242,9 +242,10 @@ class Ground:
                 if answer is not None:
                     rows.append((name, task, answer))
             # A grader that asks a server is asked at once.
-            parts = [rows] if self.subject.remote else [[row] for row in sorted(rows, key=_length)]
+            shortest_first = sorted(rows, key=lambda row: len(row[2]))
+            parts = [rows] if self.subject.remote else [[row] for row in shortest_first]
             for part in parts:
-                short = [row for row in part if _length(row) < self.longest]
+                short = [row for row in part if len(row[2]) < self.longest]
                 for probe in self.ask(check, short):
                     probes[probe.operator].append(probe)
                     # No single call, which may have waited for something else, uses all of it.
@@ -290,18 +291,15 @@ class Ground:
         """Randomness that is keyed by operator and task."""
         return child_rng(self.seed, "audit", "text", operator, task.key)
 
-    def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
-        """The rate of an operator on this ground."""
-        return rate(operator, probes, self.bases, self.span, guess=self.guess)
+    def rates(self, probes: Probes, guess: float) -> dict[str, Rate]:
+        """The rates of operators by name, without those that apply to no task. ``guess``: see :func:`rate`."""
+        rates = (rate(operator, rows, self.bases, self.span, guess=guess) for operator, rows in probes.items())
+        return {rate.operator: rate for rate in rates if rate is not None}
 
 
 def golds_of(tasks: Sequence[TextTask]) -> list[str]:
     """The gold answers of tasks that have one."""
     return [task.gold for task in tasks if task.gold]
-
-
-def _length(row: Row) -> int:
-    return len(row[2])
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:

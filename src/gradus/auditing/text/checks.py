@@ -81,17 +81,18 @@ def _out_of_range(ground: Ground) -> str:
     return ""
 
 
-def _wrong(ground: Ground, task: TextTask) -> str:
-    """The gold of another task, the one that is asked for the task's base; empty if there is none."""
-    return ground.golds[task.key].another(ground.rng("wrong 0", task)) or ""
+def _wrong_and_gold(ground: Ground, task: TextTask) -> list[Answer]:
+    """The gold of another task, the one that is asked for the task's base, if there is one, and the task's own."""
+    other = ground.golds[task.key].another(ground.rng("wrong 0", task))
+    answers = [other, task.answer] if other else [task.answer]
+    return [(task, task.completion(answer)) for answer in answers]
 
 
 def _asked_again(ground: Ground, notes: Sequence[GradedCompletion]) -> str:
     """Wrong answers first, then gold, from the last task to the first, each twice, then what is shown, in a new process: names the first reward that changes."""
     rows: list[Answer] = []
     for task in reversed(ground.tasks[:_AGAIN]):
-        answers = (_wrong(ground, task), task.answer)
-        rows += [(task, task.completion(answer)) for answer in answers if answer] * 2
+        rows += _wrong_and_gold(ground, task) * 2
     rows += [(ground.golds[note.task].task, note.completion) for note in notes]
     before = ground.scorer.score(rows)
     return _changed(rows, before, ground.scorer.fresh(rows), "asked again")
@@ -101,11 +102,8 @@ def _at_steps(ground: Ground) -> str:
     """Names the step of a training, the first, the middle or the last, at which gold no longer earns more than a wrong answer."""
     if ground.subject.rewards is None:
         return ""
-    rows: list[Answer] = []
-    for task in ground.tasks[:_AGAIN]:
-        wrong = _wrong(ground, task)
-        if wrong:
-            rows += [(task, task.completion(wrong)), (task, task.gold_completion)]
+    pairs = [_wrong_and_gold(ground, task) for task in ground.tasks[:_AGAIN]]
+    rows = [row for pair in pairs if len(pair) > 1 for row in pair]
     if not _earns_more(ground, rows, ground.scorer.score(rows)):
         return ""  # no step is to blame
     # Each in a process of its own, and none may take the time of the checks that follow.
@@ -157,9 +155,7 @@ def _in_a_batch(ground: Ground) -> str:
     ground.skipped["sanity"] += sum(score.hung or score.skipped for score in together)
     how = "in one call with answers to other tasks"
     problem = _changed(rows, alone, together, how, least=LEAST_EFFECT * ground.span)
-    if problem:
-        return f"{problem}; read the columns of each completion's own row"
-    return ""
+    return problem and f"{problem}; read the columns of each completion's own row"
 
 
 def _changed(
@@ -182,9 +178,6 @@ def _changed(
 
 def gold(ground: Ground) -> AuditCheck:
     """Gold above the golds of other tasks: the ladder that nobody has to declare."""
-    if not ground.tasks:
-        evidence = "no task has a gold answer; give some to resolve it"
-        return AuditCheck(subject="gold", status="open", evidence=evidence)
     if not ground.bases:
         return AuditCheck(subject="gold", status="fail", evidence="no gold answer got a reward")
     bases = ground.bases.values()
@@ -217,11 +210,12 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
     ``programs``: answers that are programs were tried, which may be run.
     """
     problems: list[str] = []
+    hung = ground.hung
     run = ", ".join(ground.executed[:3])
     if ground.executed and not programs:
         problems.append(f"the grader executes the answer ({run}); parse it instead")
-    if ground.hung:
-        problems.append(f"the grader hangs on {quoted(ground.hung[0].answer, _QUOTED)}; it was cut off")
+    if hung:
+        problems.append(f"the grader hangs on {quoted(hung[0].answer, _QUOTED)}; it was cut off")
     where = "in a sandbox" if ground.scorer.confined else "not tried whether answers are executed: no sandbox for it"
     evidence = "; ".join(problems) or f"no answer makes the grader hang or run code ({where})"
     if ground.longest < inf:
@@ -232,37 +226,31 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         subject="hostile answers",
         status="fail" if problems else "pass",
         evidence=evidence,
-        measured={"executed": list(ground.executed), "hung": list(map(shown, ground.hung[:5]))},
+        measured={"executed": list(ground.executed), "hung": list(map(shown, hung[:5]))},
     )
 
 
 def grading(ground: Ground) -> AuditCheck:
     """Every text has a reward: a grader that raises on one is broken, which says nothing of what it rewards."""
+    scored = ground.scored
     failed = len(ground.errors) + len(ground.hung)
-    if not ground.errors or (ground.subject.remote and ground.scored):
-        return AuditCheck(
-            subject="grading", status="pass", evidence=f"no answer of {ground.scored:,} makes the grader raise"
-        )
+    if not ground.errors or (ground.subject.remote and scored):
+        return AuditCheck(subject="grading", status="pass", evidence=f"no answer of {scored:,} makes the grader raise")
     error = ground.errors[0].score.error or ""
     raised = f"{quoted(ground.errors[0].answer, _QUOTED)}: {error}"
     status: Status = "fail"
-    if ground.scored:
-        evidence = f"it fails on {failed} of {failed + ground.scored:,} answers, e.g. on {raised}; return the least reward instead"
-    else:
-        evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {raised}"
-    # In the sandbox it may miss a file or a server that it has outside, which is no fault of its own.
-    if not ground.scored and ground.scorer.confined:
+    evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {raised}"
+    if scored:
+        evidence = (
+            f"it fails on {failed} of {failed + scored:,} answers, e.g. on {raised}; return the least reward instead"
+        )
+    elif ground.scorer.confined:
         evidence += ". It was asked in a sandbox, without network, environment or other files than Python's; --unsafe asks outside"
-        if _is_of_the_system(error):
+        # It may miss a file or a server that it has outside, which is no fault of its own. What it raised came as a text.
+        kind = getattr(builtins, error.split(":")[0].strip(), None)
+        if isinstance(kind, type) and issubclass(kind, OSError):
             status = "open"
     return AuditCheck(subject="grading", status=status, evidence=evidence, measured={"errors": _errors(ground)})
-
-
-def _is_of_the_system(error: str) -> bool:
-    """Returns True if what was raised is an OSError, as where a file or the network is missing."""
-    # What was raised comes out of its process as a text.
-    kind = getattr(builtins, error.split(":")[0].strip(), None)
-    return isinstance(kind, type) and issubclass(kind, OSError)
 
 
 def _errors(ground: Ground) -> list[Shown]:

@@ -133,18 +133,13 @@ def _shares(ground: Ground, probes: Sequence[Probe], right_part: RightPart) -> l
             continue
         gain = base.gold - base.silence
         if gain >= LEAST_EFFECT * ground.span > 0:
-            share = (probe.reward - base.silence) / gain
-            rows.append((_beyond(share, right_part(probe.answer, task.answer)), probe))
+            share = max(0.0, (probe.reward - base.silence) / gain)
+            right = right_part(probe.answer, task.answer)
+            # A part of the reward for a part of the right answer is no hole.
+            if share < 1.0:
+                share = max(0.0, share - right) / (1.0 - right) if right < 1.0 else 0.0
+            rows.append((share, probe))
     return rows
-
-
-def _beyond(share: float, right: float) -> float:
-    """The share that is paid for what is wrong in an answer: a part of the reward for a part of the right answer is no hole."""
-    if share >= 1.0 or right <= 0.0:
-        return max(0.0, share)
-    if right >= 1.0:
-        return 0.0
-    return max(0.0, share - right) / (1.0 - right)
 
 
 def _near_part(answer: str, gold: str) -> float:

@@ -76,10 +76,10 @@ def fill(gold: str, value: str, shared: Container[str]) -> str | None:
 
 @frozen_record
 class Elements:
-    """The elements of a list-like answer, with what stands between and around them."""
+    """The elements of a list-like answer, with what stands between and around them; none of an answer that is no list."""
 
-    texts: Sequence[str]
-    separator: str
+    texts: Sequence[str] = ()
+    separator: str = ""
     opening: str = ""
     closing: str = ""
 
@@ -96,20 +96,20 @@ class Elements:
 _FORMULA = re.compile(r"\\[a-zA-Z]|(?<=[\w)}] )[-+*/=^<>](?= [\w({\\])")
 
 
-def elements_of(gold: str) -> Elements | None:
-    """The elements of a list-like answer, None if it is not one."""
+def elements_of(gold: str) -> Elements:
+    """The elements of a list-like answer."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
         separator = ", " if ", " in gold else ","
         return Elements(texts=gold[1:-1].split(separator), separator=separator, opening="[", closing="]")
     if gold[:1] in "[{":
-        return None
+        return Elements()
     # The first that leaves no element empty: lines before commas, and spaces last.
     for separator in _SEPARATORS:
         texts = gold.split(separator)
         is_formula = separator == " " and _FORMULA.search(gold)
         if len(texts) > 1 and all(texts) and not is_formula:
             return Elements(texts=texts, separator=separator)
-    return None
+    return Elements()
 
 
 # Words that hold a sentence together, which a row of names or numbers has not.
@@ -221,23 +221,18 @@ class Others:
         """A gold of another task that is not this one, of the same form if there is one."""
         if gold not in self._drawn_from:  # many operators ask, and it compares with all golds
             different = sorted(text for text in self.counts if not states(text, gold))
-            near = [text for text in different if text.count("\n") == gold.count("\n") and alike(text, gold)]
+            near = [text for text in different if form_of(text) == form_of(gold)]
             self._drawn_from[gold] = near or different
         drawn_from = self._drawn_from[gold]
         return rng.choice(drawn_from) if drawn_from else None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
-        same = [text for text in self.golds if alike(text, gold)]
+        same = [text for text in self.golds if form_of(text) == form_of(gold)]
         return same if 4 * len(same) >= len(self.golds) else []
 
 
-def alike(first: str, second: str) -> bool:
-    """Returns True if two texts differ in words and numbers alone."""
-    return _form(first) == _form(second)
-
-
-def _form(text: str) -> str:
+def form_of(text: str) -> str:
     """The text with one letter for each word and one digit for each number."""
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", text))
 
@@ -310,7 +305,7 @@ class Gold:
         return json_object(self.text)
 
     @cached_property
-    def elements(self) -> Elements | None:
+    def elements(self) -> Elements:
         """The elements of a list-like answer."""
         return elements_of(self.text)
 

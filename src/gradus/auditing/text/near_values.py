@@ -37,7 +37,6 @@ cents"""
 _UNITS = {name: names.split()[0] for names in _NAMES_OF_UNITS.splitlines() for name in names.split()}
 _MEASURED = re.compile(r"\A([-−]?\d[\d.,]*)\s*([A-Za-z]+)\Z")
 _HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
-_DIGIT_IN_WORD = re.compile(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])")
 # A question whose answer may well be its own word from behind, or one in other letters.
 _REARRANGED = re.compile(r"(?i)anagram|permut|arrang|scrambl|order|letters|backwards|revers")
 _LONG = 400  # characters of a text
@@ -181,7 +180,7 @@ def _negation(verb: Match, gold: Gold, rng: Random) -> Text:
 
 def names_exchanged(gold: Gold, rng: Random) -> Text:
     """A sentence in which the first two different names or numbers have changed places."""
-    if not is_sentence(gold.text) or gold.is_program or gold.task.ordered is False:
+    if not is_sentence(gold.text) or gold.is_program:
         return None
     text = gold.bare
     places = list(_NAME.finditer(text))
@@ -200,7 +199,7 @@ NEAR: Mapping[str, Make] = {
     "half a day off": _at_match(_TIME, _half_a_day),
     "a day off": _at_match(_DATE, _next_day),
     "day and month exchanged": _at_match(_DATE, _day_for_month),
-    "another digit in a word": _at_match(_DIGIT_IN_WORD.pattern, _another_digit),
+    "another digit in a word": _at_match(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])", _another_digit),
     "another unit": _at_match(_MEASURED.pattern, _another_unit),
     "the opposite word": _at_match(rf"(?i)\b(?:{'|'.join(_OPPOSITE)})\b", _opposite),
     "the negated sentence": _at_match(r"\b(is|are|was|were|can|will|does|has)\b(\s+not\b)?", _negation),

@@ -24,7 +24,7 @@ from gradus.auditing.text.blind import BLIND, REFLEXES, Operators
 from gradus.auditing.text.gold import Gold, closeness, states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
-from gradus.auditing.text.rates import Probe, Rate, Shown, quoted, shown
+from gradus.auditing.text.rates import Probe, Rate, Shown, counted, quoted, shown
 from gradus.auditing.text.tasks import TextTask
 from gradus.core.findings import worst
 from gradus.stats import Interval, holm, wilson
@@ -128,19 +128,13 @@ def chosen(
     rest: Sequence[TextTask],
 ) -> tuple[list[Rate], int]:
     """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if ``rest`` is empty); how many were tried."""
-    rates = _rates(ground, ground.ask_each(name, operators, first))
+    rates = ground.rates(ground.ask_each(name, operators, first), ground.guess)
     # The best of many is best by luck too, so other tasks judge it.
     best = sorted(rates.values(), key=lambda rate: -(rate.unearned.mean or 0.0))[:_FINALISTS]
     best += sorted(rates.values(), key=lambda rate: -(rate.wrong.mean or 0.0))[:_FINALISTS]
     makers = {rate.operator: operators[rate.operator] for rate in best}
-    judged = _rates(ground, ground.ask_each(name, makers, rest or first))
+    judged = ground.rates(ground.ask_each(name, makers, rest or first), ground.guess)
     return [judged.get(operator, rates[operator]) for operator in makers], len(rates)
-
-
-def _rates(ground: Ground, probes: Probes) -> dict[str, Rate]:
-    """The rates of operators by name, without those that apply to no task."""
-    rates = (ground.rate(operator, rows) for operator, rows in probes.items())
-    return {rate.operator: rate for rate in rates if rate is not None}
 
 
 def unearned(
@@ -200,7 +194,7 @@ def _failed(ground: Ground, check: AuditCheck, best: Rate, earned: str, count: s
 
 def _tells(rate: Rate) -> tuple[float, int]:
     """The order in which rates are shown: the most unearned reward, and of equal ones the shortest answer, which says best what pays."""
-    return round(rate.unearned.mean or 0.0, 6), -len(rate.example.get("completion", ""))
+    return round(rate.unearned.mean or 0.0, 6), -len(rate.example["completion"])
 
 
 def _shortest(ground: Ground, example: Shown) -> Shown:
@@ -336,19 +330,18 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> AuditC
     wrong = WRONG[name]
     settled = wrong.is_settled(probes[0].task)
     accepted = [probe for probe in probes if is_accepted(probe, ground)]
-    share = wilson(len(accepted), len(probes))
-    measured = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
+    share, measured = counted("accepted", len(accepted), len(probes))
+    measured["settled"] = settled
     kind = AuditCheck(subject=name, status="pass", evidence="", measured=measured)
     if not accepted:
         return kind
     count = f"{len(accepted)} of {len(probes)}"
     example = shown(ground.unpacked(accepted[0]))
     if settled:
-        kind = replace(kind, measured={**measured, "example": example})
-    if settled and not wrong.lenient:
+        measured["example"] = example
+        if wrong.lenient:
+            return replace(kind, notes=[_note(ground, "lenient", name, example, count, wrong.lenient)])
         return _settled(ground, kind, share, {probe.task.key: probe in accepted for probe in probes})
-    if settled:
-        return replace(kind, notes=[_note(ground, "lenient", name, example, count, wrong.lenient)])
     review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
     if not wrong.settled_by or not is_above(share, 0.5):
         return replace(kind, review=review)
@@ -390,18 +383,14 @@ def _note(
 ) -> GradedCompletion:
     """A completion as evidence, with the line that scores it again."""
     command = ground.subject.command
-    key = example["task"]
-    completion = example["completion"]
+    fields = {name: example[name] for name in ("task", "completion", "gold", "reward")}
     return GradedCompletion(
         kind=kind,
         what=what,
-        task=key,
-        completion=completion,
-        gold=example["gold"],
-        reward=example["reward"],
+        **fields,
         share=share,
         change=change,
-        command=command(ground.golds[key].task, completion) if command else "",
+        command=command(ground.golds[example["task"]].task, example["completion"]) if command else "",
     )
 
 
@@ -444,15 +433,13 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> AuditCheck
         if not probes:
             continue
         refused = [probe for probe in probes if is_refused(probe, ground)]
-        share = wilson(len(refused), len(probes))
-        measured[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
+        share, measured[name] = counted("refused", len(refused), len(probes))
         if refused:
             measured[name]["example"] = shown(refused[0])
         if is_above(share, LEAST_EFFECT):
             strict.append(name)
-            _, change = EQUIVALENT[name]
             count = f"{len(refused)} of {len(probes)}"
-            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, change))
+            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, EQUIVALENT[name][1]))
     evidence = "every equivalent form is accepted"
     if strict:
         evidence = f"gold as the rows give it is accepted; refused {', '.join(strict)}"

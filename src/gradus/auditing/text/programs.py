@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gradus.auditing.records import LEAST_EFFECT, AuditCheck
-from gradus.auditing.text.asking import Ground
+from gradus.auditing.text.asking import Ground, Probes
 from gradus.auditing.text.gold import Gold
 from gradus.auditing.text.paying import unearned
-from gradus.auditing.text.rates import Probe, Rate, rate
+from gradus.auditing.text.rates import Probe
 from gradus.auditing.text.source import read_source
 
 NAME = "files and processes"
@@ -168,20 +168,15 @@ STUBS"""
 def programs(ground: Ground, texts: Mapping[str, str] = PROGRAMS) -> AuditCheck:
     """Programs that reach for the reward in place of doing the task, each in a new process."""
     ground.enter(NAME)
-    source = read_source(ground.subject.functions)
     # A grader that reads a flag or a variable of the environment names it in a text.
-    names = [word for word in source.words if word.isidentifier()] if source else []
-    rates: list[Rate] = []
-    errors: list[str] = []
+    names = [word for word in read_source(ground.subject.functions).words if word.isidentifier()]
+    probes: Probes = {}
     for name, text in texts.items():
-        probes = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
-        errors += [probe.score.error for probe in probes if probe.score.error]
-        # No constant program is right by luck.
-        program_rate = rate(name, probes, ground.bases, ground.span, guess=0.0)
-        if program_rate is not None:
-            rates.append(program_rate)
-    rates.sort(key=lambda rate: -(rate.unearned.mean or 0.0))
+        probes[name] = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
+    # No constant program is right by luck.
+    rates = sorted(ground.rates(probes, guess=0.0).values(), key=lambda rate: -(rate.unearned.mean or 0.0))
     check = unearned(ground, NAME, rates, tried=len(rates))
+    errors = [probe.score.error for rows in probes.values() for probe in rows if probe.score.error]
     if errors and not rates:
         evidence = f"no program got a reward, because the grader fails in the sandbox: {errors[0]}"
         check = replace(check, status="open", evidence=evidence)

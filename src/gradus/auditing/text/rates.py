@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import astuple, replace
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from gradus.auditing.text.scoring import AnswerScore
 from gradus.auditing.text.tasks import TextTask
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
-from gradus.stats import Interval, mean_interval
+from gradus.stats import Interval, mean_interval, wilson
 
 _SHOWN = 160
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
@@ -55,11 +55,6 @@ class Probe:
         """The reward, 0 if there is none."""
         return self.value or 0.0
 
-    @property
-    def is_error(self) -> bool:
-        """The grader raised. A call that was cut off says nothing of what it raises; it is a finding of its own."""
-        return bool(self.score.error) and not self.score.hung and not self.score.skipped
-
     @cached_property
     def right(self) -> bool:
         """The answer states the gold answer."""
@@ -83,8 +78,8 @@ class Rate:
     wrong: Interval  # reward above silence of the answers that are wrong
     held: float  # how much of the right answer those hold that earn less than it, word by word
     p: float
-    example: Shown = field(default_factory=JsonDict)  # the answer that earned most above the teacher
-    paid: Shown = field(default_factory=JsonDict)  # the wrong answer that earned most
+    example: Shown  # the answer that earned most above the teacher
+    paid: Shown  # the wrong answer that earned most
 
     @property
     def share(self) -> str:
@@ -108,32 +103,26 @@ def rate(
     probes = [probe for probe in probes if probe.value is not None and probe.task.key in bases]
     if not probes:
         return None
-    right = sum(probe.right for probe in probes) / len(probes)
-    lucky = max(0.0, guess - right)
-    unearned: list[float] = []
-    above_silence: list[float] = []
-    held: list[float] = []
-    wrong = [probe for probe in probes if not probe.right]
-    for probe in probes:
-        base = bases[probe.task.key]
-        teacher = (base.gold if probe.right else base.wrong) + lucky * (base.gold - base.wrong)
-        unearned.append((probe.reward - teacher) / span)
-    for probe in wrong:
-        base = bases[probe.task.key]
-        above_silence.append((probe.reward - base.silence) / span)
-        if probe.reward < base.gold - 1e-9:
-            held.append(_held(probe))
+    rewards = np.array([probe.reward for probe in probes])
+    is_right = np.array([probe.right for probe in probes])
+    gold, wrong, silence = np.array([astuple(bases[probe.task.key]) for probe in probes]).T
+    lucky = max(0.0, guess - float(is_right.mean()))
+    teacher = np.where(is_right, gold, wrong) + lucky * (gold - wrong)
+    unearned = ((rewards - teacher) / span).tolist()
+    above_silence = ((rewards - silence) / span)[~is_right].tolist()
+    mistakes = [probe for probe in probes if not probe.right]
+    held = [_held(probe) for probe in mistakes if probe.reward < bases[probe.task.key].gold - 1e-9]
     return Rate(
         operator=operator,
         n=len(probes),
-        mean=sum(probe.reward for probe in probes) / len(probes),
-        right=right,
+        mean=sum(rewards.tolist()) / len(probes),
+        right=float(is_right.mean()),
         unearned=_interval(unearned),
         wrong=_interval(above_silence),
         held=sum(held) / max(1, len(held)),
         p=_p_above_least_effect(unearned),
         example=shown(probes[int(np.argmax(unearned))]),
-        paid=shown(max(wrong, key=lambda probe: probe.reward)) if wrong else {},
+        paid=shown(max(mistakes, key=lambda probe: probe.reward)) if mistakes else {},
     )
 
 
@@ -165,6 +154,12 @@ def shown(probe: Probe) -> Shown:
     }
 
 
+def counted(what: str, count: int, n: int) -> tuple[Interval, JsonDict]:
+    """The share of ``count`` in ``n`` tasks, and its figures as evidence. ``what``: what happened on these tasks."""
+    share = wilson(count, n)
+    return share, {"n": share.n, what: share.mean, "low": share.low, "high": share.high}
+
+
 def quoted(text: str, most: int) -> str:
     """The text in quotation marks, or its beginning and how long it is."""
     if len(text) <= most:
@@ -174,7 +169,7 @@ def quoted(text: str, most: int) -> str:
 
 def _interval(values: Sequence[float]) -> Interval:
     """The interval of a mean, whose bounds are the mean itself if all values are the same."""
-    interval = mean_interval(list(values))
+    interval = mean_interval(values)
     return replace(interval, low=low_of(interval), high=high_of(interval))
 
 

@@ -12,7 +12,7 @@ from gradus.core.documents import checked
 from gradus.core.files import read_json, read_json_lines
 from gradus.core.values import JsonDict
 from gradus.evidence.health.history import History, Record
-from gradus.evidence.health.rules import Rule
+from gradus.evidence.health.rules import RULES
 
 
 class _TrainerState(TypedDict):
@@ -103,10 +103,10 @@ def _record(source: LogSource, line: Record) -> JsonDict:
     return record
 
 
-def unmeasured(records: Sequence[Record], rules: Sequence[Rule]) -> dict[str, list[str]]:
+def unmeasured(records: Sequence[Record]) -> dict[str, list[str]]:
     """Rule -> the figures that it asks for and that no record has, of the rules of steps that do not fire."""
     missing: dict[str, list[str]] = {}
-    for rule in rules:
+    for rule in RULES:
         history = History(records, rule.kind)
         if rule.kind == "step" and rule.look(history) is None and history.missing:
             missing[rule.name] = sorted(history.missing)

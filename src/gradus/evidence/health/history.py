@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, cast
 
 import numpy as np
@@ -78,14 +79,10 @@ class History:
 
     def before(self, count: int) -> History:
         """The history as it was after ``count`` records, of the stage that the last of them belongs to."""
-        earlier = History(())
         end = self._span.start + count
         start = self._stage_starts[end - 1] if count else end
-        # No copies: a diagnosis looks at the history before every step.
-        earlier._all = self._all
-        earlier._columns = self._columns
-        earlier.missing = self.missing
-        earlier._stage_starts = self._stage_starts
+        # The records and columns are shared: a diagnosis looks at the history before every step.
+        earlier = copy(self)
         earlier._span = slice(max(start, self._span.start), end)
         return earlier
 
