@@ -230,6 +230,7 @@ _NOTED: Mapping[Kind, str] = {
     "lenient": "it accepts words around a right answer, or gives a small part of the reward for form",
     "strict": "it refuses forms of the right answer",
 }
+_LISTED: Mapping[Status, str] = {"pass": "passed", "note": "left out"}
 _SHOWN: Mapping[Kind, str] = {
     **_NOTED,
     "open": "the rows do not say whether these answers are wrong",
@@ -265,7 +266,7 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
             parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))
             if check.status == "fail" and check.subject != "figure":
                 parts.append(Text(f"     fix: {_remedy(check)}"))
-    for status, word in (("pass", "passed"), ("note", "left out")):
+    for status, word in _LISTED.items():
         names = result.named(status)
         if names:
             parts.append(Text(f"{word}: {names}", style="dim"))

@@ -265,7 +265,7 @@ def _paying_checks(ground: Ground, settings: AuditSettings, has_gold: bool) -> l
     if has_gold:
         runs_programs = are_programs(ground.tasks) and (ground.scorer.confined or settings.unsafe)
     kinds = [*_WITHOUT_TASK, *(_OF_GOLD if has_gold else ())]
-    if runs_programs:  # they are asked before others, and shown behind them
+    if runs_programs:
         kinds.insert(0, programs)
     paying: list[AuditCheck] = []
     for check_of in kinds:
@@ -276,7 +276,8 @@ def _paying_checks(ground: Ground, settings: AuditSettings, has_gold: bool) -> l
         for note in check.notes:
             if note.kind == "exploit":
                 settings.found(note)
-    return [*paying[runs_programs:], *paying[:runs_programs]]
+    # Beside gold, programs are asked before others and shown behind them.
+    return [*paying[1:], paying[0]] if has_gold and runs_programs else paying
 
 
 def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from gradus.auditing.records import LEAST_EFFECT, high_of, low_of
@@ -24,6 +25,7 @@ _SHOWN = 160
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
 
 Shown = JsonDict  # a probe as evidence
+Values = npt.NDArray[np.float64]
 
 
 @frozen_record
@@ -103,13 +105,14 @@ def rate(
     probes = [probe for probe in probes if probe.value is not None and probe.task.key in bases]
     if not probes:
         return None
-    rewards = np.array([probe.reward for probe in probes])
+    rewards: Values = np.array([probe.reward for probe in probes])
     is_right = np.array([probe.right for probe in probes])
-    gold, wrong, silence = np.array([astuple(bases[probe.task.key]) for probe in probes]).T
+    earned: Values = np.array([astuple(bases[probe.task.key]) for probe in probes], dtype=np.float64)
+    gold, wrong, silence = earned[:, 0], earned[:, 1], earned[:, 2]
     lucky = max(0.0, guess - float(is_right.mean()))
-    teacher = np.where(is_right, gold, wrong) + lucky * (gold - wrong)
-    unearned = ((rewards - teacher) / span).tolist()
-    above_silence = ((rewards - silence) / span)[~is_right].tolist()
+    teacher: Values = np.where(is_right, gold, wrong) + lucky * (gold - wrong)
+    unearned: list[float] = ((rewards - teacher) / span).tolist()
+    above_silence: list[float] = ((rewards - silence) / span)[~is_right].tolist()
     mistakes = [probe for probe in probes if not probe.right]
     held = [_held(probe) for probe in mistakes if probe.reward < bases[probe.task.key].gold - 1e-9]
     return Rate(

@@ -107,9 +107,10 @@ class GraderProcess:
 
         Raises TimeoutError if they do not come in time, another OSError if the process died or did not reply with a list of scores.
         """
-        replies: Any = self._fork.call("score", self._patience * len(rows), rows=rows)
+        reply: Any = self._fork.call("score", self._patience * len(rows), rows=rows)
+        replies = cast("list[Any]", reply) if isinstance(reply, list) else []
         # An answer that is run can write to the pipe in the grader's place.
-        if not isinstance(replies, list) or len(cast("list[Any]", replies)) != len(rows):
+        if len(replies) != len(rows):
             raise BrokenPipeError(f"the grader's process sent something else than {len(rows)} scores")
         scores = list(map(checked_score, replies))
         if scores[0].hung:
