@@ -73,8 +73,7 @@ def subject(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
 
 def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, AuditCheck]:
     """All checks of a grader, by name."""
-    seconds = options.pop("seconds", None)
-    checks, _ = audit_text(subject(judge, tasks), AuditSettings(**options), seconds=seconds)
+    checks, _ = audit_text(subject(judge, tasks), AuditSettings(**options))
     return {check.subject: check for check in checks}
 
 
@@ -112,7 +111,7 @@ def ground_of(asked: TextSubject, scorer: Any = None, base: Base | None = None, 
     """The ground of checks with these figures; gold earns 1 and all else nothing if none are given."""
     tasks, base = asked.tasks, base or Base(gold=1.0, wrong=0.0, silence=0.0)
     others = Others(golds=[task.gold or "" for task in tasks])
-    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, **found}
+    found = {"bases": {task.key: base for task in tasks}, **found}
     return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, others=others, **found)
 
 

@@ -24,7 +24,8 @@ SMALL = {"episodes": 40, "budget": 3000}
 
 
 def _audit(spec, grader=None, **options):
-    return run_audit(spec, grader, AuditSettings(**(SMALL | options)))
+    audited = grader if isinstance(grader, Grader) else spec.grader(grader)
+    return run_audit(spec, audited, AuditSettings(**(SMALL | options)))
 
 
 def _check(result, name):

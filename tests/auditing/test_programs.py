@@ -13,16 +13,16 @@ import pytest
 from text_graders import audited, gold_of, ground_of, rows_of, subject, sums
 
 from gradus.auditing import run
-from gradus.auditing.text import paying
 from gradus.auditing.text.asking import are_programs
 from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.checks import hostile
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
-from gradus.auditing.text.programs import PROGRAMS, ask_programs
+from gradus.auditing.text.programs import PROGRAMS, programs
 from gradus.auditing.text.scoring import CANARY, Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
+from gradus.core.foreign import GraderSeconds
 from gradus.rewards.code import find_code
 from gradus.sandbox.command import run_python, sandbox_works
 from gradus.sandbox.confinement import is_confined, landlock_version
@@ -115,19 +115,16 @@ def case_by_case(task, answer):
     return 1.0
 
 
-def _check(monkeypatch, judge, programs, tasks=TASKS):
+def _check(judge, names, tasks=TASKS):
     """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
     asked = subject(judge, tasks, functions=[judge])
     ground = ground_of(asked, Scorer(asked, confined=True), executed=["a statement"])
     scorer = ground.scorer
-    monkeypatch.setattr(
-        paying, "ask_programs", lambda on: ask_programs(on, {name: PROGRAMS[name] for name in programs})
-    )
     try:
         assert [score.value for score in scorer.score([(TASKS[0], TASKS[0].gold)])] == [1.0]
-        results = [paying.programs(ground), hostile(ground, programs=True)]
+        results = [programs(ground, {name: PROGRAMS[name] for name in names}), hostile(ground, programs=True)]
     finally:
         scorer.close()
     return {each.subject: each for each in results}
@@ -146,13 +143,13 @@ def _check(monkeypatch, judge, programs, tasks=TASKS):
         (case_by_case, "raises unittest.SkipTest when it is called"),
     ],
 )
-def test_a_hole_is_found_by_the_program_that_uses_it(monkeypatch, judge, program):
-    check = _check(monkeypatch, judge, [program])["files and processes"]
+def test_a_hole_is_found_by_the_program_that_uses_it(judge, program):
+    check = _check(judge, [program])["files and processes"]
     assert check.status == "fail", check.evidence
     assert program in check.evidence
 
 
-def test_a_process_that_is_patched_for_the_next_answer_is_found(monkeypatch):
+def test_a_process_that_is_patched_for_the_next_answer_is_found():
     space = {"loads": json.loads}
 
     def shared(task, answer):
@@ -162,11 +159,11 @@ def test_a_process_that_is_patched_for_the_next_answer_is_found(monkeypatch):
         except BaseException:
             return 0.0
 
-    assert "ran before it" in _check(monkeypatch, shared, ["does nothing"])["files and processes"].evidence
+    assert "ran before it" in _check(shared, ["does nothing"])["files and processes"].evidence
 
 
-def test_a_sound_grader_of_programs_passes_though_it_runs_them(monkeypatch):
-    checks = _check(monkeypatch, sound, PROGRAMS, TASKS[:3])
+def test_a_sound_grader_of_programs_passes_though_it_runs_them():
+    checks = _check(sound, PROGRAMS, TASKS[:3])
     assert checks["files and processes"].status == "pass", checks["files and processes"].evidence
     assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
 
@@ -182,9 +179,9 @@ def in_our_sandbox(task, answer):
 
 
 @pytest.mark.skipif(not sandbox_works() or landlock_version() < 1, reason="needs Linux user namespaces and Landlock")
-def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox(monkeypatch):
+def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox():
     """Its programs could not be run there, and the check was skipped."""
-    check = _check(monkeypatch, in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
+    check = _check(in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
     assert check.status == "fail", check.evidence
     scorer = Scorer(subject(in_our_sandbox, TASKS), confined=True)
     (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")])
@@ -264,14 +261,15 @@ def test_a_program_may_run_for_longer_than_a_text_is_read(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
-def test_what_was_not_asked_is_told_by_its_cause():
+def test_what_was_not_asked_is_told_by_its_cause(monkeypatch):
     def hangs(task, answer):
         right = answer.strip() == (task.gold or "").strip()
         time.sleep(60 if answer and not right else 0)
         return float(right)
 
     told: list[tuple[str, int, int]] = []
-    checks = audited(hangs, TASKS, seconds=0.2, progress=lambda *said: told.append(said))
+    monkeypatch.setattr(run, "GRADER_SECONDS", GraderSeconds(program=0.2))
+    checks = audited(hangs, TASKS, progress=lambda *said: told.append(said))
     evidence = [check.evidence for check in checks.values() if "were not asked" in check.evidence]
     assert evidence
     assert all("were not asked: 3 calls hung;" in each for each in evidence), evidence

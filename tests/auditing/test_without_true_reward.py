@@ -24,7 +24,7 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     spec = replace(lamps(), true_reward=lambda episode: None)
     if not policies:
         spec = replace(spec, policies={}, teacher=None)
-    result = run_audit(spec, None, AuditSettings(episodes=8, budget=1700))
+    result = run_audit(spec, spec.grader(), AuditSettings(episodes=8, budget=1700))
     checks = {each.subject: each for each in result.checks}
     assert {checks[name].status for name in ("search", "exploits")} == {"note"}
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
@@ -78,7 +78,8 @@ class _Simon:
 @pytest.mark.parametrize(("kind", "status"), [(_Walk, "open"), (_Simon, "pass")])
 def test_a_reward_that_is_held_against_itself_is_left_out_and_what_earns_without_looking_is_said(kind, status) -> None:
     """Rank correlation of a thing with itself is 1. A class whose reward is earned by going back and forth stays open."""
-    result = run_audit(class_spec(kind), None, AuditSettings(episodes=20, budget=4200))
+    spec = class_spec(kind)
+    result = run_audit(spec, spec.grader(), AuditSettings(episodes=20, budget=4200))
     checks = {check.subject: check for check in result.checks}
     assert (checks["alignment"].status, checks["one plan"].status) == ("note", status)
     assert result.verdict == ("unresolved" if status == "open" else "pass")
@@ -116,7 +117,7 @@ class _Knocking:
 
 
 def _searched(spec, **settings):
-    result = run_audit(spec, None, AuditSettings(**settings))
+    result = run_audit(spec, spec.grader(), AuditSettings(**settings))
     return next(check for check in result.checks if check.subject == "search")
 
 
@@ -193,7 +194,8 @@ class _Shop:
 
 def test_a_plan_that_does_not_look_and_earns_over_half_of_the_best_is_said() -> None:
     """ "Add everything, then check out" earned all there is on every seed, and the audit passed: no cycle or stretch does it."""
-    result = run_audit(class_spec(_Shop), None, AuditSettings(episodes=24, budget=3000))
+    spec = class_spec(_Shop)
+    result = run_audit(spec, spec.grader(), AuditSettings(episodes=24, budget=3000))
     check = next(check for check in result.checks if check.subject == "one plan")
     assert check.status == "open", check.evidence
     assert check.measured["free"] == pytest.approx(1.0)
@@ -228,7 +230,7 @@ def test_blind_plans_make_moves_that_only_the_text_of_a_game_names() -> None:
     spec = class_spec(_Towers)
     offered = offered_answers(spec, seed=0)
     assert set(offered) == {f"[{source} {target}]" for source in "ABC" for target in "ABC"}
-    result = run_audit(spec, None, AuditSettings(episodes=20, budget=1600))
+    result = run_audit(spec, spec.grader(), AuditSettings(episodes=20, budget=1600))
     check = next(check for check in result.checks if check.subject == "one plan")
     assert check.measured["free"] == pytest.approx(1.0), check.evidence
     assert result.verdict == "unresolved", "there is no aim, and of a reward that is its own nothing is unearned"
@@ -282,8 +284,9 @@ class _Closed:
 
 def test_an_environment_that_takes_no_answer_is_unresolved_and_not_broken() -> None:
     graders = {"return": return_grader(per_turn=True, needed=True)}
-    spec = replace(class_spec(_Walk), make=_Closed, graders=graders, policies={}, teacher=None)
-    result = run_audit(replace(spec, audit=AuditHints()), None, AuditSettings(episodes=8, budget=1700))
+    closed = {"make": _Closed, "graders": graders, "policies": {}, "teacher": None, "audit": AuditHints()}
+    spec = replace(class_spec(_Walk), **closed)
+    result = run_audit(spec, spec.grader(), AuditSettings(episodes=8, budget=1700))
     assert result.verdict == "unresolved", result.summary
     assert "cannot be audited" in result.summary
     assert "declare random_answers" in result.summary
@@ -308,7 +311,7 @@ class _Ferry:
 def test_one_plan_that_earns_the_best_reward_and_no_true_reward_fails() -> None:
     """With a true reward that no plan reaches, a plan of two words stayed open although it earned all that can be earned."""
     spec = replace(class_spec(_Ferry), true_reward=lambda episode: 0.0, true_reward_name="in order")
-    result = run_audit(spec, None, AuditSettings(episodes=20, budget=2000))
+    result = run_audit(spec, spec.grader(), AuditSettings(episodes=20, budget=2000))
     check = next(check for check in result.checks if check.subject == "one plan")
     assert (check.status, check.measured["free"], check.measured["true reward"]) == ("fail", 1.0, 0.0)
 

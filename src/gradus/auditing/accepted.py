@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from gradus.auditing.records import ACCEPTED_FILE, AuditCheck
 from gradus.auditing.result import AuditResult
 from gradus.core import ConfigError
 from gradus.core.files import read_toml
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 
 _KEYS = {"check", "example", "reason", "until"}
 _FIGURES = ("free", "near", "strict")
@@ -53,7 +55,7 @@ def _limited(check: AuditCheck, limits: Mapping[str, float]) -> AuditCheck:
     above: list[str] = []
     for name, limit in limits.items():
         # "strict" is a number itself, the others say also what earns them.
-        value = cast("dict[str, Any] | float | None", check.measured.get(name))
+        value = cast("JsonDict | float | None", check.measured.get(name))
         share = value["share"] if isinstance(value, dict) else value
         if share is not None and share > limit:
             above.append(f"{name} {share:.2f} is above {limit:g}")
@@ -62,7 +64,7 @@ def _limited(check: AuditCheck, limits: Mapping[str, float]) -> AuditCheck:
     return replace(check, status="fail", evidence=f"{', '.join(above)}: {check.evidence}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AcceptedFinding:
     """A finding that the author lives with. ``example``: :func:`digest` of the completion, empty if an open check shows none.
 

@@ -6,12 +6,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 from xml.etree import ElementTree
 
 from gradus.auditing.records import AuditCheck
 from gradus.auditing.result import AuditResult
 from gradus.core.findings import Status
+from gradus.core.values import JsonDict
 
 _LEVELS: dict[Status, str] = {"fail": "error", "open": "warning"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -55,9 +55,9 @@ def junit(result: AuditResult) -> str:
 
 def sarif(result: AuditResult) -> str:
     """A run of SARIF 2.1.0 with a result for each check that fails or is open."""
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonDict] = []
     for check in _findings(result):
-        row: dict[str, Any] = {
+        row: JsonDict = {
             "ruleId": check.subject,
             "level": _LEVELS[check.status],
             "message": {"text": check.evidence},

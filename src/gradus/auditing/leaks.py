@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from gradus.core.values import Json
 from gradus.stats import wilson
 
 _LAST = 3  # words of a text whose place is a place also where its questions differ in length
@@ -28,13 +29,13 @@ _NAMED = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
 Hidden = Sequence[Any]  # the hidden values of a task
 
 
-def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> str | None:
+def telling_place(shown: Sequence[Json], hidden: Sequence[Hidden]) -> str | None:
     """The place that shows hidden values, one that names the answer before others, or None. ``shown``: of each task, what stands at each place."""
     places = list(_telling_places(shown, hidden))
     return next(filter(names_the_answer, places), places[0] if places else None)
 
 
-def _telling_places(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> Iterator[str]:
+def _telling_places(shown: Sequence[Json], hidden: Sequence[Hidden]) -> Iterator[str]:
     """Yields the places that show hidden values, those that most tasks have first."""
     n = len(shown)
     # The hidden values of the next tasks, for comparison: what the text shows to all, as a list of labels, is no leak.
@@ -58,8 +59,12 @@ def names_the_answer(place: str) -> bool:
 
 
 def _shows(column: Sequence[Any], hidden: Sequence[Hidden]) -> int:
-    """Counts the tasks that show a hidden value at a place."""
-    return sum(map(_is_shown, column, hidden))
+    """Counts the tasks that show one of their hidden values at a place: what stands there begins with it, after punctuation and a name."""
+    count = 0
+    for shown, values in zip(column, hidden, strict=True):
+        text = _BEFORE.sub("", str(shown), count=1)
+        count += any(_begins(text, value) for value in values)
+    return count
 
 
 def places_of_text(text: str, name: str) -> dict[str, str]:
@@ -79,12 +84,6 @@ def places_of_text(text: str, name: str) -> dict[str, str]:
         if len(words) - index <= _LAST:
             places[f"{name}, word from the end {len(words) - index}"] = rest
     return places
-
-
-def _is_shown(shown: Any, hidden: Hidden) -> bool:
-    """Returns True if this begins with one of the values, after punctuation and a name."""
-    text = _BEFORE.sub("", str(shown), count=1)
-    return any(_begins(text, value) for value in hidden)
 
 
 def _begins(text: str, value: Any) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from math import isclose
-from typing import Any, Literal
+from typing import Literal
 
 from gradus.core import Episode, Panel
 from gradus.core.findings import Finding, Status
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import Json, JsonDict
 from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Kind = Literal["exploit", "lenient", "strict", "open"]
@@ -25,7 +27,7 @@ STATUS_WORDS: Mapping[Status, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class GradedCompletion:
     """A completion that shows what a grader does.
 
@@ -41,10 +43,10 @@ class GradedCompletion:
     reward: float | None  # what it earned when it was asked again
     share: str
     change: str  # what to change if the author wants it otherwise
-    command: str = ""  # the line that scores it again, empty if the grader has no name that a line can give
+    command: str  # the line that scores it again, empty if the grader has no name that a line can give
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AuditCheck(Finding):
     """One question about a grader and its answer.
 
@@ -52,12 +54,12 @@ class AuditCheck(Finding):
     ``note``: the question does not arise here, and the evidence says why.
     """
 
-    measured: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the figures behind the sentence
+    measured: Json = field(default_factory=JsonDict)  # the figures behind the sentence
     notes: Sequence[GradedCompletion] = ()  # completions that show it; only an exploit decides the status
-    review: Sequence[Mapping[str, Any]] = ()  # accepted answers that no rule settles, for a person to judge
+    review: Sequence[Json] = ()  # accepted answers that no rule settles, for a person to judge
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Point:
     """A policy in the plane of reward against true reward. ``role``: ladder, reflex, exploit, or search."""
 
@@ -67,10 +69,9 @@ class Point:
     true_reward: Interval
 
 
-def is_own_aim(episodes: Iterable[Episode]) -> bool:
-    """Says if the reward of every episode is its true reward, as far as both are known."""
-    rows = list(episodes)
-    pairs = zip(rewards_of(rows), true_rewards_of(rows), strict=True)
+def is_own_aim(episodes: Sequence[Episode]) -> bool:
+    """Says if the reward of every episode is its true reward, as far as both are known: then there is nothing to hold the reward against."""
+    pairs = zip(rewards_of(episodes), true_rewards_of(episodes), strict=True)
     return all(aim is None or reward is None or isclose(reward, aim) for reward, aim in pairs)
 
 
@@ -89,7 +90,7 @@ def components_of(episodes: Sequence[Episode], name: str) -> list[float | None]:
     return [episode.reward.components.get(name) if episode.reward else None for episode in episodes]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PanelEpisodes(Panel):
     """A panel with the episodes of every policy on the same tasks."""
 
@@ -113,24 +114,19 @@ class PanelEpisodes(Panel):
         return true_rewards_of(self.episodes[name])
 
     @property
+    def flat(self) -> list[Episode]:
+        """All episodes, one policy after another."""
+        return [episode for episodes in self.episodes.values() for episode in episodes]
+
+    @property
     def is_graded(self) -> bool:
         """Some episode got a reward."""
-        return any(reward is not None for name in self.episodes for reward in self.rewards(name))
+        return any(reward is not None for reward in rewards_of(self.flat))
 
     @property
     def knows_aim(self) -> bool:
         """The true reward of some episode is known."""
-        return any(aim is not None for name in self.episodes for aim in self.true_rewards(name))
-
-    @property
-    def is_own_aim(self) -> bool:
-        """The reward of every episode is its true reward, or no true reward is known: there is nothing to hold the reward against."""
-        return all(map(is_own_aim, self.episodes.values()))
-
-    @property
-    def max_turns(self) -> int:
-        """The most turns that an episode took."""
-        return max(len(episode.turns) for episodes in self.episodes.values() for episode in episodes)
+        return any(aim is not None for aim in true_rewards_of(self.flat))
 
     @property
     def tasks(self) -> int:

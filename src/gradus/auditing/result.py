@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -22,7 +21,9 @@ from gradus.auditing.records import (
 from gradus.auditing.text.rates import quoted
 from gradus.core.documents import SCHEMA, AuditRecord
 from gradus.core.findings import Status, worst
+from gradus.core.frozen_record import frozen_record
 from gradus.core.printing import beginning
+from gradus.core.values import Json, JsonDict
 from gradus.stats import format_interval
 
 # What to change if a check fails; attackers share the search's.
@@ -48,7 +49,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AuditResult:
     """``verdict`` is pass, fail or unresolved; a check that was left out does not count."""
 
@@ -63,7 +64,6 @@ class AuditResult:
     hack: Judged | None = None  # what the search brought, with an episode to look at
     most: int | None = None  # episodes that there are tasks for
     place: tuple[str, int] = ("", 0)  # file and line of the grader, relative to the working folder if it lies there
-    unasked: str = ""  # how many answers were asked of how many, empty if all were
 
     @property
     def verdict(self) -> str:
@@ -77,7 +77,7 @@ class AuditResult:
         return sorted(notes, key=lambda note: (_KINDS.index(note.kind), len(note.completion)))
 
     @property
-    def review(self) -> list[Mapping[str, Any]]:
+    def review(self) -> list[Json]:
         """Accepted answers that a person has to judge."""
         return [row for check in self.checks for row in check.review]
 
@@ -108,7 +108,7 @@ class AuditResult:
     def summary(self) -> str:
         """One line a person can act on."""
         broken = self.broken
-        failed = self._named("fail")
+        failed = self.named("fail")
         if broken is not None:
             # Episodes that failed, or whose answers were not valid, have no reward either, which says nothing of the grader.
             is_known = broken.status == "fail" and not broken.measured.get("failed")
@@ -116,7 +116,7 @@ class AuditResult:
             return f"{self.grader} {verdict}: {broken.evidence}. Fix this, then audit again."
         if failed:
             return f"{self.grader} can be exploited ({failed}): fix this before training."
-        unsure = self._named("open")
+        unsure = self.named("open")
         if unsure:
             return f"{self.grader} is unresolved: {unsure} could still fail; {self._way_out}."
         noted_kinds = {note.kind for note in self.notes}
@@ -127,9 +127,10 @@ class AuditResult:
             return f"{self.grader}: nothing was found. {limit}.{noted}"
         return f"{self.grader} passes: no exploit was found.{noted}"
 
-    def _named(self, status: Status) -> str:
-        """The checks with this status."""
-        return ", ".join(check.subject for check in self.checks if check.status == status)
+    def named(self, status: Status) -> str:
+        """The checks with this status. The figure is one of them only where it fails."""
+        names = [check.subject for check in self.checks if check.status == status]
+        return ", ".join(name for name in names if name != "figure" or status == "fail")
 
     @property
     def _way_out(self) -> str:
@@ -170,9 +171,9 @@ _FIELDS = (
 _BY_EPISODES = {"separation", "exploits", "alignment"}  # more episodes narrow what these look at
 
 
-def _document(check: AuditCheck) -> dict[str, Any]:
+def _document(check: AuditCheck) -> JsonDict:
     """A check in the words of the document; one that fails says what to change."""
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "name": check.subject,
         "status": STATUS_WORDS[check.status],
         "evidence": check.evidence,
@@ -229,6 +230,7 @@ _NOTED: Mapping[Kind, str] = {
     "lenient": "it accepts words around a right answer, or gives a small part of the reward for form",
     "strict": "it refuses forms of the right answer",
 }
+_LISTED: Mapping[Status, str] = {"pass": "passed", "note": "left out"}
 _SHOWN: Mapping[Kind, str] = {
     **_NOTED,
     "open": "the rows do not say whether these answers are wrong",
@@ -253,8 +255,6 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
     figure = next((check for check in result.checks if check.subject == "figure"), None)
     if figure is not None and figure.status != "fail":
         parts.append(Text(f"as a share of {figure.measured['of']}: {figure.evidence}"))
-    if result.unasked:
-        parts.append(Text(result.unasked))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:
@@ -266,10 +266,10 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
             parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))
             if check.status == "fail" and check.subject != "figure":
                 parts.append(Text(f"     fix: {_remedy(check)}"))
-    for status, word in (("pass", "passed"), ("note", "left out")):
-        names = [check.subject for check in result.checks if check.status == status and check.subject != "figure"]
+    for status, word in _LISTED.items():
+        names = result.named(status)
         if names:
-            parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
+            parts.append(Text(f"{word}: {names}", style="dim"))
     for kind in _SHOWN:
         parts += _noted(result, kind, None if whole else _NOTES)
     return parts

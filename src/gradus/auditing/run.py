@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,24 +14,21 @@ from gradus.auditing.plans.comparisons import (
     check_separation,
 )
 from gradus.auditing.plans.exploit import (
-    PlanSearch,
     check_one_plan,
     check_search,
     search_plans,
 )
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks, not_graded
-from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import (
     Progress,
     main_tasks,
     plan_subject,
     roll_out_panel,
+    silent,
 )
-from gradus.auditing.plans.plan import PlanSubject
 from gradus.auditing.records import (
     AuditCheck,
     GradedCompletion,
-    PanelEpisodes,
     Point,
     rewards_of,
     true_rewards_of,
@@ -51,11 +47,12 @@ from gradus.auditing.text.checks import (
 from gradus.auditing.text.figures import figure
 from gradus.auditing.text.from_source import from_source
 from gradus.auditing.text.paying import (
-    programs,
     right_answers,
     without_task,
     wrong_answers,
 )
+from gradus.auditing.text.programs import NAME as PROGRAMS_CHECK
+from gradus.auditing.text.programs import programs
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import (
     CALLS_SECONDS,
@@ -92,9 +89,9 @@ class AuditSettings:
     seed: int = 0
     limit: float | None = None  # seconds of all calls of a grader of one-turn tasks together
     unsafe: bool = False  # try hostile answers without a sandbox too
-    found: Found | None = None  # is given each exploit when it is found
+    found: Found = lambda exploit: None  # is given each exploit when it is found
     elsewhere: Elsewhere | None = None  # rolls tasks out in another process and returns what it saw, to compare
-    progress: Progress | None = None  # is given what is done, how much of it, and of how much
+    progress: Progress = silent  # is given what is done, how much of it, and of how much
 
 
 def audit_any(
@@ -125,47 +122,52 @@ def run_text_audit(
         episodes=n,
         seed=settings.seed,
         checks=[*checks, tasks],
-        unasked=unasked_in(checks),
         place=place_of(subject.functions),
     )
 
 
 def run_audit(
     spec: EnvironmentSpec,
-    grader: str | Grader | None = None,
+    grader: Grader,
     settings: AuditSettings = AuditSettings(),
 ) -> AuditResult:
-    """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
-    audited = grader if isinstance(grader, Grader) else spec.grader(grader)
+    """Audit a grader of ``spec`` with policies and a search."""
     episodes = settings.episodes or (_AGENT_EPISODES if spec.foreign else _EPISODES)
-    subject = plan_subject(spec, audited, seed=settings.seed)
-    # What an agent's episode takes is known after the panel, and bounds its search.
+    subject = plan_subject(spec, grader, seed=settings.seed)
     started = time.monotonic()
     panel = roll_out_panel(subject, episodes=episodes, progress=settings.progress)
+    budget = _BUDGET if settings.budget is None else settings.budget
     if spec.foreign and settings.budget is None:
-        rolled_out = sum(map(len, panel.episodes.values()))
-        seconds = (time.monotonic() - started) / max(1, rolled_out)
-        settings = replace(settings, budget=min(_BUDGET, int(_AGENT_SECONDS / seconds)))
+        # What an agent's episode takes is known after the panel, and bounds its search.
+        seconds = (time.monotonic() - started) / max(1, len(panel.flat))
+        budget = min(_BUDGET, int(_AGENT_SECONDS / seconds))
     hygiene = check_hygiene(subject, panel, elsewhere=settings.elsewhere)
-    points = [_point(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
+    rolled_out = [(name, panel.role(name), episodes) for name, episodes in panel.episodes.items()]
     hack = None
     if panel.is_graded:
-        checks, hack, search = _checked(subject, panel, settings)
-        for plan, finals in zip(search.finalists, search.episodes, strict=True):
-            points.append(_point(f"search: {plan.describe()}", "search", finals))
+        search = search_plans(subject, panel, main_tasks(spec, panel.tasks), budget=budget, progress=settings.progress)
+        searched, hack = check_search(search)
+        checks = [
+            check_separation(panel),
+            check_exploits(panel),
+            check_alignment(panel, spec.true_reward_name),
+            searched,
+            check_one_plan(search),
+        ]
+        rolled_out += [(f"search: {plan.describe()}", "search", finals) for plan, finals in search.finalists]
     else:
         why = "no episode got a reward; see grading"
         skipped = [AuditCheck(subject=name, status="note", evidence=why) for name in _NEED_REWARDS]
         checks = [not_graded(panel), *skipped]
     return AuditResult(
         environment=spec.name,
-        grader=audited.name,
+        grader=grader.name,
         true_reward_name=spec.true_reward_name,
         condition=panel.condition,
         episodes=panel.tasks,
         seed=settings.seed,
         checks=[*checks, hygiene],
-        points=points,
+        points=[_point(*row) for row in rolled_out],
         hack=hack,
         most=len(main_tasks(spec)),
     )
@@ -178,92 +180,44 @@ def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
     return Point(policy=name, role=role, reward=reward, true_reward=true_reward)
 
 
-def _checked(
-    subject: PlanSubject, panel: PanelEpisodes, settings: AuditSettings
-) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
-    """The checks that need rewards, the hack if there is one, and the search."""
-    search = search_plans(
-        subject,
-        panel,
-        main_tasks(subject.spec, panel.tasks),
-        budget=_BUDGET if settings.budget is None else settings.budget,
-        progress=settings.progress,
-    )
-    searched, hack = check_search(search)
-    checks = [
-        check_separation(panel),
-        check_exploits(panel),
-        check_alignment(panel, subject.spec.true_reward_name),
-        searched,
-        check_one_plan(search, panel),
-    ]
-    return checks, hack, search
-
-
-def audit_text(
-    subject: TextSubject,
-    settings: AuditSettings = AuditSettings(),
-    *,
-    seconds: float | None = None,
-) -> tuple[list[AuditCheck], int]:
+def audit_text(subject: TextSubject, settings: AuditSettings = AuditSettings()) -> tuple[list[AuditCheck], int]:
     """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
 
-    ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``settings.limit``: of all calls together, 20 s and 180;
-    what is not asked within it leaves its check unresolved. The same subject and seed give the same result, unless a call or the whole
-    lies at its limit.
+    One call may take 6 s, and 30 if answers are programs; ``settings.limit``: of all calls together, 20 s and 180; what is not asked within
+    it leaves its check unresolved. The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    usual_seconds = GRADER_SECONDS.answer
-    usual_limit = CALLS_SECONDS
+    seconds, limit = GRADER_SECONDS.answer, CALLS_SECONDS
     if are_programs(subject.tasks):
-        usual_seconds = GRADER_SECONDS.program
-        usual_limit = PROGRAM_SECONDS
+        seconds, limit = GRADER_SECONDS.program, PROGRAM_SECONDS
     if subject.remote:
         seconds = GRADER_SECONDS.remote
+    most_calls = CALLS * len(subject.tasks)
+
+    def tell(calls: int) -> None:
+        settings.progress(f"audit {subject.grader}", min(calls, most_calls), most_calls)
+
     scorer = Scorer(
         subject,
-        seconds=usual_seconds if seconds is None else seconds,
-        limit=usual_limit if settings.limit is None else settings.limit,
-        tell=_teller(subject, settings.progress) if settings.progress else None,
+        seconds=seconds,
+        limit=limit if settings.limit is None else settings.limit,
+        tell=tell,
     )
+    has_gold = any(task.gold for task in subject.tasks)
+    prepared = prepare if has_gold else prepare_without_gold
     try:
-        if any(task.gold for task in subject.tasks):
-            ground = prepare(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
-            checks = _text_checks(ground, settings)
-        else:
-            ground = prepare_without_gold(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
-            checks = _checks_without_gold(ground, settings)
+        ground = prepared(subject, scorer, seed=settings.seed, unsafe=settings.unsafe)
+        checks = _text_checks(ground, settings)
     finally:
         scorer.close()
     return [_as_far_as_asked(check, ground) for check in checks], len(ground.tasks)
 
 
-def unasked_in(checks: Sequence[AuditCheck]) -> str:
-    """How many answers were asked of how many, and how much time asks the rest; empty if all were asked."""
-    first = next((check for check in checks if check.subject == "figure"), None)
-    skipped = first.measured.get("skipped", 0) if first is not None else 0
-    if first is None or not skipped:
-        return ""
-    count = first.measured["asked"]
-    total = count + skipped
-    # As much time an answer as until now, in tens, and ten more.
-    seconds = 10 * math.ceil(first.measured["limit"] * total / max(1, count) / 10 + 1)
-    return f"{count:,} of {total:,} answers asked; --seconds {seconds} asks the rest"
-
-
-def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
-    """Tells the progress by the number of calls so far."""
-    most = CALLS * len(subject.tasks)
-    return lambda calls: progress(f"audit {subject.grader}", min(calls, most), most)
-
-
-# In the order in which they may spend the time; each leaves the next one what it did not need.
-_PAYING: Sequence[Callable[[Ground], AuditCheck]] = (
+# What a grader pays for, in the order in which the checks may spend the time; each leaves the next one what it did not need.
+_WITHOUT_TASK: Sequence[Callable[[Ground], AuditCheck]] = (
     partial(without_task, name="blind answers"),
     partial(without_task, name="reflexes"),
-    from_source,
-    wrong_answers,
-    right_answers,
 )
+_OF_GOLD: Sequence[Callable[[Ground], AuditCheck]] = (from_source, wrong_answers, right_answers)
 
 
 def place_of(functions: Functions) -> tuple[str, int]:
@@ -277,64 +231,53 @@ def place_of(functions: Functions) -> tuple[str, int]:
 
 
 def _text_checks(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
-    """All checks. They are asked in the order in which they may spend the time."""
-    paying: list[AuditCheck] = []
-    run: list[AuditCheck] = []
-    if ground.is_usable:
-        if are_programs(ground.tasks) and (ground.scorer.confined or settings.unsafe):
-            run = [programs(ground)]
-        for check_of in _PAYING:
-            check = check_of(ground)
-            paying.append(check)
-            _tell_exploits(check, settings)
-        paying += run
-    first = sanity(ground, [note for check in paying for note in check.notes])
+    """All checks. If nobody knows a right answer, it can be said whether something earns without the task."""
+    has_gold = bool(ground.others.golds)
+    paying = _paying_checks(ground, settings, has_gold)
+    about_gold = [any_text(ground)]
+    if has_gold:
+        notes = [note for check in paying for note in check.notes]
+        about_gold = [sanity(ground, notes), gold(ground)]
     if ground.is_usable:
         ask_hostile(ground)
+    leaked = [leaks(ground)] if has_gold else []
     # Of a grader that raises on every answer nothing else can be said.
     if ground.errors and not ground.bases and not ground.scored:
-        return [grading(ground), leaks(ground)]
+        return [grading(ground), *leaked]
     if ground.subject.remote:
         paying.append(judge(ground))
-    # None if gold earns no more than other answers: then no form of it was asked.
-    right_forms = next((check for check in paying if check.subject == "right answers"), None)
+    runs_programs = any(check.subject == PROGRAMS_CHECK for check in paying)
     return [
-        figure(ground, right_forms),
-        first,
-        gold(ground),
+        figure(ground, paying),
+        *about_gold,
         *paying,
         grading(ground),
-        hostile(ground, programs=bool(run)),
-        leaks(ground),
+        hostile(ground, programs=runs_programs),
+        *leaked,
     ]
 
 
-def _checks_without_gold(ground: Ground, settings: AuditSettings) -> list[AuditCheck]:
-    """What can be said where nobody knows a right answer: whether something earns without the task."""
+def _paying_checks(ground: Ground, settings: AuditSettings, has_gold: bool) -> list[AuditCheck]:
+    """The checks of what a grader pays for; none if all answers earn the same."""
+    if not ground.is_usable:
+        return []
+    runs_programs = bool(ground.executed)
+    if has_gold:
+        runs_programs = are_programs(ground.tasks) and (ground.scorer.confined or settings.unsafe)
+    kinds = [*_WITHOUT_TASK, *(_OF_GOLD if has_gold else ())]
+    if runs_programs:
+        kinds.insert(0, programs)
     paying: list[AuditCheck] = []
-    checks = [programs] if ground.executed else []
-    checks += [partial(without_task, name="blind answers"), partial(without_task, name="reflexes")]
-    for check_of in checks if ground.is_usable else ():
+    for check_of in kinds:
         check = check_of(ground)
-        if not keeps_to_range(ground):
+        if not has_gold and not keeps_to_range(ground):
             check = replace(check, status="open", evidence=f"{NO_RANGE}; {check.evidence}", notes=[])
         paying.append(check)
-        _tell_exploits(check, settings)
-    if ground.is_usable:
-        ask_hostile(ground)
-    return [
-        figure(ground),
-        any_text(ground),
-        *paying,
-        grading(ground),
-        hostile(ground, programs=bool(ground.executed)),
-    ]
-
-
-def _tell_exploits(check: AuditCheck, settings: AuditSettings) -> None:
-    for note in check.notes:
-        if settings.found and note.kind == "exploit":
-            settings.found(note)
+        for note in check.notes:
+            if note.kind == "exploit":
+                settings.found(note)
+    # Beside gold, programs are asked before others and shown behind them.
+    return [*paying[1:], paying[0]] if has_gold and runs_programs else paying
 
 
 def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:

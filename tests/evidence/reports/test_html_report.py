@@ -97,7 +97,7 @@ def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Pat
     (tmp_path / "grpo").mkdir()
     (tmp_path / "grpo" / "metrics.jsonl").write_text('{"kind": "step", "step": "x"}\n', encoding="utf-8")
     evaluated = [each for group in played.groups for each in group.episodes]
-    prepare_report(tmp_path, played.spec, played.groups[:1], evaluated=evaluated)
+    prepare_report(tmp_path, played.spec, shown_episodes(played.spec, played.groups[:1], evaluated=evaluated))
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "audit.json cannot be read" in text
     assert "costs.json is not what Gradus writes there: at the whole" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import cast
 
@@ -18,10 +18,14 @@ from gradus.auditing.records import (
     PanelEpisodes,
     high_of,
     is_above,
+    is_own_aim,
+    rewards_of,
     signed,
+    true_rewards_of,
 )
 from gradus.core import child_seed
 from gradus.core.findings import Status
+from gradus.core.frozen_record import frozen_record
 from gradus.stats import (
     Paired,
     format_number,
@@ -38,7 +42,7 @@ _NEGATIVE = -0.1  # within policies, reward and true reward may not run against 
 Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Gain:
     """What one policy earns above another."""
 
@@ -55,11 +59,6 @@ class Gain:
     def is_sure(self) -> bool:
         """The reward surely rises."""
         return is_above(self.reward, 0.0)
-
-    @property
-    def is_level(self) -> bool:
-        """The true reward is the same on both sides, so that there can be no step in the reward."""
-        return self.true_reward.ties == self.true_reward.n >= ENOUGH
 
     def is_flat(self, least: float) -> bool:
         """The reward falls by the least effect, or rises by less although the true reward rises."""
@@ -97,8 +96,9 @@ def check_separation(panel: PanelEpisodes) -> AuditCheck:
     least = panel.least_effect()
     raised = [step for step in steps if step.is_sure]
     flat = [step for step in steps if step.is_flat(least)]
-    unsure = [step for step in steps if step not in (*raised, *flat) and not step.is_level]
-    measured = {"least_effect": least, "steps": {step.name: step.reward for step in steps}}
+    # There can be no step in the reward if the true reward is the same on both sides.
+    level = [step for step in steps if step.true_reward.ties == step.true_reward.n >= ENOUGH]
+    unsure = [step for step in steps if step not in (*raised, *flat, *level)]
     status: Status = "note"
     if flat:
         status = "fail"
@@ -114,12 +114,8 @@ def check_separation(panel: PanelEpisodes) -> AuditCheck:
     else:
         same = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
         evidence = f"{same}; declare a teacher that does better"
-    return AuditCheck(
-        subject="separation",
-        status=status,
-        evidence=evidence,
-        measured=measured,
-    )
+    measured = {"least_effect": least, "steps": {step.name: step.reward for step in steps}}
+    return AuditCheck(subject="separation", status=status, evidence=evidence, measured=measured)
 
 
 def check_exploits(panel: PanelEpisodes) -> AuditCheck:
@@ -131,16 +127,9 @@ def check_exploits(panel: PanelEpisodes) -> AuditCheck:
         return AuditCheck(subject="exploits", status="note", evidence=evidence)
     least = panel.least_effect()
     best = max(tried, key=lambda gain: gain.mean)
-    nearest = f"the nearest is {_sentence([best])}"
-    check = AuditCheck(
-        subject="exploits",
-        status="pass",
-        evidence=f"none of {len(tried)} degenerate policies beats {reflex}; {nearest}",
-        measured={
-            "least_effect": least,
-            "exploits": {gain.name: gain.reward for gain in tried},
-        },
-    )
+    sound = f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {_sentence([best])}"
+    measured = {"least_effect": least, "exploits": {gain.name: gain.reward for gain in tried}}
+    check = AuditCheck(subject="exploits", status="pass", evidence=sound, measured=measured)
     suspects = [gain for gain in tried if gain.mean >= least]
     winners = [gain for gain in suspects if gain.is_sure]
     if winners:
@@ -158,14 +147,13 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
     # Skill that somebody declared is an aim too. Policies that do not read the task show none, and without any a pass would mean nothing.
     has_skill = not set(panel.ladder) <= {panel.ladder[0], *BLIND}
-    without_skill: Status = "note" if has_skill else "open"
-    if not panel.knows_aim:
-        return AuditCheck(subject="alignment", status=without_skill, evidence=NO_AIM)
-    if panel.is_own_aim:
+    if is_own_aim(panel.flat):
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
-        return AuditCheck(subject="alignment", status=without_skill, evidence=evidence)
+        if not panel.knows_aim:
+            evidence = NO_AIM
+        return AuditCheck(subject="alignment", status="note" if has_skill else "open", evidence=evidence)
     # Degenerate policies count too: their reward must be as low as their true reward.
     names = list(panel.episodes)
     rewards = _table(panel.rewards(name) for name in names)
@@ -176,20 +164,16 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
         return AuditCheck(subject="alignment", status="open", evidence=evidence)
     across = _rank_correlation(rewards, aims)
     highest = _highest_correlation(rewards, aims)
-    within = spearman_within(
-        [reward for name in names for reward in panel.rewards(name)],
-        [aim for name in names for aim in panel.true_rewards(name)],
-        [name for name in names for _ in panel.episodes[name]],
-    )
-    tasks = rewards.shape[1]
-    status = _alignment_status(across, highest, within, tasks)
+    policies = [name for name in names for _ in panel.episodes[name]]
+    within = spearman_within(rewards_of(panel.flat), true_rewards_of(panel.flat), policies)
+    status = _alignment_status(across, highest, within, panel.tasks)
     evidence = f"the reward is the same for all policies while {true_reward} differs"
     if across is not None:
         correlation = f"rank correlation of reward and {true_reward} is {across:.2f} over {len(names)} policies"
         episodes = f"{format_number(within, 2)} from episode to episode within a policy"
         evidence = f"{correlation} ({ALIGNMENT} needed) and {episodes}"
     if status == "open":
-        evidence += f"; {tasks} tasks are too few to be sure"
+        evidence += f"; {panel.tasks} tasks are too few to be sure"
     measured = {"across": across, "highest": highest, "within": within}
     return AuditCheck(subject="alignment", status=status, evidence=evidence, measured=measured)
 

@@ -14,7 +14,7 @@ from gradus.auditing.leaks import places_of_text, telling_place, walk
 from gradus.auditing.plans.plan import PlanSubject
 from gradus.auditing.records import AuditCheck, PanelEpisodes, shortened
 from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
-from gradus.core.values import plain
+from gradus.core.values import Json, JsonDict, plain
 from gradus.core.waiting import blocking
 from gradus.rollouts.under_way import first_sight
 from gradus.sandbox import clock
@@ -50,12 +50,11 @@ def check_hygiene(subject: PlanSubject, panel: PanelEpisodes, *, elsewhere: Else
 
 def not_graded(panel: PanelEpisodes) -> AuditCheck:
     """The one finding if no episode got a reward: the grader raises on all of them, the environment did, or it took no answer."""
-    episodes = [episode for several in panel.episodes.values() for episode in several]
-    failed = sum(episode.failure is not None for episode in episodes)
+    failed = sum(episode.failure is not None for episode in panel.flat)
     check = AuditCheck(
         subject="grading", status="fail", evidence="; ".join(_ungraded(panel)), measured={"failed": failed}
     )
-    if failed or any(turn.valid for episode in episodes for turn in episode.turns):
+    if failed or any(turn.valid for episode in panel.flat for turn in episode.turns):
         return check
     why = "no answer of any policy was valid; declare random_answers or a teacher"
     return replace(check, status="open", evidence=f"{why}: {check.evidence}")
@@ -88,7 +87,7 @@ def _check(name: str, problems: Mapping[str, Sequence[str]], sound: str) -> Audi
     return check
 
 
-def _course(subject: PlanSubject, environment: Any, task: Task) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
+def _course(subject: PlanSubject, environment: Any, task: Task) -> Iterator[tuple[Observation, Json]]:
     """Observations and public states of one episode with random answers keyed by the task.
 
     An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
@@ -137,8 +136,8 @@ def _not_deterministic(subject: PlanSubject, tasks: Sequence[Task], elsewhere: E
         return problems
     how = "rolled out in a process with another PYTHONHASHSEED"
     for observed in elsewhere(tasks, subject.seed):
-        problems = problems or _differing(how, tasks, first, observed)
-    return problems
+        problems += _differing(how, tasks, first, observed)
+    return problems[:1]
 
 
 def _rolled_out_again(subject: PlanSubject, tasks: Sequence[Task]) -> list[list[Observation]]:
@@ -203,13 +202,13 @@ def _leaks(
 
     ``texts``: look into the texts too, not only into structured data.
     """
-    shown: list[dict[str, Any]] = []
-    outcomes: list[Mapping[str, Any]] = []
+    shown: list[JsonDict] = []
+    outcomes: list[Json] = []
     named: list[str] = []
     # Each task in an environment of its own: what one shows of the task before it is no leak of its own task.
     for task in tasks if keys else ():
         with closing(blocking(subject.spec.make())) as environment:
-            places: dict[str, Any] = {}
+            places: JsonDict = {}
             for turn, (observation, state) in enumerate(_course(subject, environment, task)):
                 # Behind the end nothing is hidden any more. What is over at the start was shown all the same.
                 if turn and _is_over(observation):
@@ -253,8 +252,7 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     shared = [task for task in tasks if first_sight(spec, task)["text"] in training]
     if len(shared) <= _SHARED * len(tasks):
         return []
-    count = f"{len(shared)} of {len(tasks)} test questions"
-    return [f"{count} are training questions too, e.g. seed {shared[0].seed}"]
+    return [f"{len(shared)} of {len(tasks)} test questions are training questions too, e.g. seed {shared[0].seed}"]
 
 
 def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
@@ -262,26 +260,24 @@ def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
     if grader.range is None:
         return []
     low, high = grader.range
-    for name, episodes in panel.episodes.items():
-        for episode in episodes:
-            value = episode.reward_value
-            if value is not None and not low - 1e-9 <= value <= high + 1e-9:
-                where = f"{name} gets {value:.4f} on seed {episode.task.seed}"
-                return [f"{where}, outside the declared range [{low:g}, {high:g}]"]
+    for episode in panel.flat:
+        value = episode.reward_value
+        if value is not None and not low - 1e-9 <= value <= high + 1e-9:
+            where = f"{episode.policy} gets {value:.4f} on seed {episode.task.seed}"
+            return [f"{where}, outside the declared range [{low:g}, {high:g}]"]
     return []
 
 
 def _ungraded(panel: PanelEpisodes) -> list[str]:
     """Episodes without a reward, and the first reason."""
-    episodes = [episode for several in panel.episodes.values() for episode in several]
+    episodes = panel.flat
     failed = [episode.failure.message for episode in episodes if episode.failure]
     errors = [str(episode.reward.error) for episode in episodes if episode.reward and episode.reward.value is None]
-    problems: list[str] = []
-    for what, reasons in (("failed", failed), ("got no reward", errors)):
-        if reasons:
-            count = f"{len(reasons)} of {len(episodes)} episodes"
-            problems.append(f"{count} {what} ({shortened(reasons[0])})")
-    return problems
+    return [
+        f"{len(reasons)} of {len(episodes)} episodes {what} ({shortened(reasons[0])})"
+        for what, reasons in (("failed", failed), ("got no reward", errors))
+        if reasons
+    ]
 
 
 def _shared_seeds(spec: EnvironmentSpec) -> list[str]:

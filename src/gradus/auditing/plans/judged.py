@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.plan import Draw, NoisyPolicy, PlanSubject, RandomAnswers
+from gradus.auditing.plans.plan import Draw, NoisyPolicy, Plan, PlanSubject, RandomAnswers
 from gradus.auditing.records import (
     LEAST_EFFECT,
     components_of,
@@ -30,6 +29,8 @@ from gradus.core import (
     Task,
     child_seed,
 )
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 
@@ -76,7 +77,7 @@ def level_of(episodes: Sequence[Episode]) -> Level:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Baseline:
     """The standard for an attempt on the same tasks: the episodes of another policy, and a teacher who errs more or less."""
 
@@ -168,7 +169,7 @@ def _always(answer: str) -> Draw:
     return lambda seed: answer
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Judged:
     """An attempt on the tasks of the audit: reward and true reward against the reference, and the unearned reward."""
 
@@ -238,7 +239,7 @@ class Judged:
         gains = [(ours or 0.0) - (theirs or 0.0) for ours, theirs in pairs]
         return self.episodes[int(np.argmax(gains))]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonDict:
         """The figures for the document."""
         return {
             "plan": self.plan,
@@ -248,7 +249,7 @@ class Judged:
             "unearned": self.unearned,
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """The finding in the document of the audit."""
         task = self.episode.task
         return {
@@ -267,11 +268,11 @@ _KINDS = {
 }
 
 
-def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Baseline) -> Judged:
-    """Hold episodes against the reference, task by task."""
+def judge(plan: Plan, episodes: Sequence[Episode], against: Baseline) -> Judged:
+    """Hold the episodes of a plan against the reference, task by task."""
     return Judged(
-        plan=plan,
-        shape=shape,
+        plan=plan.describe(),
+        shape=plan.shape.name,
         episodes=episodes,
         against=against,
         reward=paired_difference(rewards_of(episodes), rewards_of(against.episodes)),

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradus.auditing.plans.plan import TurnPolicy
 from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Task, child_rng
+from gradus.core.values import Json
 from gradus.rollouts import roll_out
 
 _MARKED = re.compile(r"\[[^\[\]\n]{1,30}\]|`([^`\n]{1,30})`|(?<!\w)'([^'\n]{1,30})'(?!\w)|\"([^\"\n]{1,30})\"")
@@ -201,9 +202,9 @@ def _described(text: str) -> list[str]:
     return answers
 
 
-def _objects(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _objects(schema: Json) -> list[Json]:
     """Returns objects that a schema allows, the first with the first value of each field, the next with the second; none without fields."""
-    fields: Mapping[str, Any] = schema.get("properties") or {}
+    fields: Json = schema.get("properties") or {}
     values: dict[str, Sequence[Any]] = {}
     for name, field in fields.items():
         # Behind a reference stands what pydantic writes for an enumeration.
@@ -212,7 +213,7 @@ def _objects(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         values[name] = kind.get("enum") or _VALUES.get(kind.get("type"), ("", name))
     most = min(_FILLED, max(map(len, values.values()), default=0))
 
-    def nth(index: int) -> Mapping[str, Any]:
+    def nth(index: int) -> Json:
         return {name: options[index % len(options)] for name, options in values.items()}
 
     return list(map(nth, range(most)))

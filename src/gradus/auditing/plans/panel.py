@@ -31,6 +31,10 @@ from gradus.stats import mean_interval
 Progress = Callable[[str, float, int], None]  # is given what is done, how much of it, and of how much
 
 
+def silent(part: str, done: float, total: int) -> None:
+    """Progress that nobody hears of."""
+
+
 def plan_subject(spec: EnvironmentSpec, grader: Grader, *, seed: int) -> PlanSubject:
     """The subject with the answers that its texts offer."""
     offered = offered_answers(spec, seed=seed)
@@ -64,7 +68,7 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
     return tasks[:episodes]
 
 
-def roll_out_panel(subject: PlanSubject, *, episodes: int, progress: Progress | None = None) -> PanelEpisodes:
+def roll_out_panel(subject: PlanSubject, *, episodes: int, progress: Progress = silent) -> PanelEpisodes:
     """Roll out the declared panel, or what can be had for nothing, on the same tasks, and grade it.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
@@ -79,7 +83,7 @@ def roll_out_panel(subject: PlanSubject, *, episodes: int, progress: Progress | 
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
-        tell = partial(progress, name) if progress else None
+        tell = partial(progress, name)
         ungraded = roll_out(spec, policy, tasks, seed=subject.seed, key=("audit", "panel"), progress=tell).episodes
         # A policy may call itself otherwise than the panel does.
         episodes_of_policy = [replace(episode, policy=name) for episode in ungraded]

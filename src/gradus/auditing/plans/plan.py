@@ -7,7 +7,6 @@ The search knows no environment. It takes the grammar if one is declared, and ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -26,12 +25,13 @@ from gradus.core import (
     child_rng,
     child_seed,
 )
+from gradus.core.frozen_record import frozen_record
 
 Table = npt.NDArray[np.intp]
 Draw = Callable[[int], str]  # seed -> an answer drawn without looking
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class PlanSubject:
     """An environment under audit by policies. All that is drawn for it is keyed by ``seed``."""
 
@@ -39,7 +39,7 @@ class PlanSubject:
     grader: Grader
     seed: int
     draw: Draw
-    offered: Sequence[str] = ()  # answers that the environment's texts offer, if it declares none
+    offered: Sequence[str]  # answers that the environment's texts offer, if it declares none
 
 
 COPY = "\x00"  # stands for an answer that copies what was shown
@@ -49,7 +49,7 @@ _PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not k
 _SHOWN = 60  # characters of an answer in the words of a plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AnswerSpace:
     """``places``: the choices at each place of an answer; an answer is one choice a place, joined by spaces."""
 
@@ -92,20 +92,16 @@ def answer_space(
     if draw is not None:
         drawn = [draw(child_seed(seed, "audit", "pool", number) % 2**31) for number in range(_DRAWS)]
         answers = sorted(set(drawn))
-        if _is_closed(answers, rolled_out):  # to say nothing is a plan as well
-            return AnswerSpace(places=((*answers, ""),))
+        has_marks = any("<" in answer or "{" in answer for answer in answers)
+        # A few words that are all there are, as the moves of a game: any other answer is invalid, or a random move.
+        if 2 <= len(answers) <= _POOL and not has_marks and set(rolled_out) <= set(answers):
+            return AnswerSpace(places=((*answers, ""),))  # to say nothing is a plan as well
     seen = _spread(rolled_out, _POOL)
     if offered:
         pool = dict.fromkeys((*offered, *seen, ""))
     else:
         pool = dict.fromkeys((*drawn[:_POOL], *seen, COPY, *_PLAIN))
     return AnswerSpace(places=(tuple(pool),))
-
-
-def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
-    """These few words are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
-    has_marks = any("<" in answer or "{" in answer for answer in answers)
-    return 2 <= len(answers) <= _POOL and not has_marks and set(rolled_out) <= set(answers)
 
 
 def _spread(values: list[str], n: int) -> list[str]:
@@ -115,7 +111,7 @@ def _spread(values: list[str], n: int) -> list[str]:
     return [values[i * len(values) // n] for i in range(n)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Shape:
     """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns."""
 
@@ -143,7 +139,7 @@ class Shape:
         return min(self.steps - 1, turn * self.steps // max(1, horizon))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Plan:
     """Answers by the time of an episode."""
 

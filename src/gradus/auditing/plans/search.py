@@ -32,6 +32,7 @@ from gradus.core import (
     Task,
     child_seed,
 )
+from gradus.core.frozen_record import frozen_record
 from gradus.rollouts import roll_out
 
 Objective = Callable[[Sequence[Episode]], Sequence[float | None]]
@@ -55,7 +56,7 @@ _KEEP = 0.5  # chance at the start that a bent reflex keeps its own word
 _TIED = 0.5  # chance that a draw uses one word in all steps of a place: what is constant is found sooner
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Field:
     """The search space: an environment under a grader, the possible answers, and the length of an episode."""
 
@@ -63,9 +64,9 @@ class Field:
     grader: Grader
     space: AnswerSpace
     horizon: int  # turns of a usual episode
-    reflex: Policy | None = None  # which plans may bend
-    keeps: tuple[bool, ...] = ()
-    skilled: bool = False  # the reflex is a teacher, which reaches what pays again and again
+    reflex: Policy | None  # which plans may bend
+    keeps: tuple[bool, ...]
+    skilled: bool  # the reflex is a teacher, which reaches what pays again and again
 
     def roll_out(self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int) -> list[list[Episode]]:
         """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
@@ -77,7 +78,7 @@ class Field:
         return [episodes[i : i + n] for i in range(0, len(repeated), n)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Candidate:
     """A plan with its means over the tasks it was judged on. Without any reward a mean is minus infinity."""
 
@@ -106,18 +107,17 @@ class Search:
         self._tasks += tasks
         self.episodes += len(plans) * tasks
         rolled_out = self.field.roll_out(plans, training, seed=self.seed)
-        candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, rolled_out, strict=True)]
+        candidates = [
+            Candidate(
+                plan=plan,
+                reward=_mean(rewards_of(episodes)),
+                true_reward=_mean(true_rewards_of(episodes)),
+                objective=_mean(self.objective(episodes)),
+            )
+            for plan, episodes in zip(plans, rolled_out, strict=True)
+        ]
         self.trials += candidates
         return candidates
-
-    def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
-        """A plan with the means of its episodes."""
-        return Candidate(
-            plan=plan,
-            reward=_mean(rewards_of(episodes)),
-            true_reward=_mean(true_rewards_of(episodes)),
-            objective=_mean(self.objective(episodes)),
-        )
 
 
 def least_budget(field: Field) -> int:
@@ -131,7 +131,7 @@ def search(
     budget: int,
     seed: int,
     objective: Objective,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> Search:
     """Maximize the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
 
@@ -145,8 +145,7 @@ def search(
         rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
         rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
         under_way.best.append(_search_shape(under_way, shape, rounds, rng))
-        if progress is not None:
-            progress(under_way.episodes, budget)
+        progress(under_way.episodes, budget)
     further = _sweeps(field)
     if further:
         # Hundreds of plans: few tasks for all, more for the best of them, and others for the winner, which had luck too.

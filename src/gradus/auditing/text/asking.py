@@ -11,8 +11,8 @@ from math import inf
 from random import Random
 from statistics import fmean, median_high
 
-from gradus.auditing.text.blind import Operator, another_gold
-from gradus.auditing.text.gold import Gold, Others, states
+from gradus.auditing.text.blind import Operators, another_gold
+from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.operators import CANARIES
 from gradus.auditing.text.rates import Base, Probe, Rate, rate
 from gradus.auditing.text.scoring import AnswerScore, Scorer
@@ -21,13 +21,14 @@ from gradus.auditing.text.tasks import TASKS, Functions, TextSubject, TextTask
 from gradus.core import child_rng
 from gradus.sandbox.command import sandbox_works
 
+Forms = Mapping[str, tuple[str, str]]  # what stands before and behind an answer, by name
 Row = tuple[str, TextTask, str]  # the name of an operator, a task, and an answer
 Probes = dict[str, list[Probe]]  # by the name of the operator
 
 # What an answer may stand behind: a fence, a tag, a box, hashes, or words with a colon as "The final answer:".
 _MARKS = re.compile(r"```\w*\n|<[A-Za-z_]\w*>|\\boxed\{|#{2,}|\b[A-Z][a-z]+(?: [a-z]+){0,3}:")
 _MOST_FORMS = 12  # of the grader's source
-FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as a completion
+FORMS: Forms = {  # how a right answer may be written as a completion
     "bare": ("", ""),
     "in <answer> tags": ("<answer>", "</answer>"),
     "in <answer> tags after <think>": (
@@ -44,11 +45,10 @@ FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as
 }
 
 
-def forms(functions: Functions) -> Mapping[str, tuple[str, str]]:
+def forms(functions: Functions) -> Forms:
     """The usual forms, and those that the patterns and tags in the grader's source ask for."""
-    source = read_source(functions)
     candidates: dict[str, tuple[str, str]] = {}
-    for word in source.words if source else ():
+    for word in read_source(functions).words:
         if word.count(SLOT) == 1 and word != SLOT:
             before, _, after = word.partition(SLOT)
             candidates.setdefault(f"as {before}...{after}", (before, after))
@@ -65,7 +65,7 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
     What stands around the block is kept if it is the same in all golds. Otherwise only the mark is: reasoning that is written for one task may
     hold its answer.
     """
-    golds = [task.answer for task in tasks]
+    golds = golds_of(tasks)
     others = Others(golds=golds)
     parsed = (Gold(task=task, others=others) for task in tasks)
     # Marks within a program or an object belong to the answer.
@@ -153,18 +153,13 @@ class Ground:
     others: Others
     seed: int = 0
     bases: Mapping[str, Base] = field(default_factory=dict[str, Base])  # what gold, wrong answers and silence earn
-    span: float = 0.0  # the range of rewards
-    unpaid: Sequence[Probe] = ()  # gold that earned less than the most
     form: str = DECLARED  # how gold is written
     effort: float = 1.0  # the share of tasks that a slow grader leaves time for
     executed: Sequence[str] = ()  # hostile answers that ran
-    errors: list[Probe] = field(default_factory=list[Probe])  # the grader raised
-    hung: list[Probe] = field(default_factory=list[Probe])  # it was cut off
     skipped: Counter[str] = field(default_factory=Counter[str])  # answers of each check that were not asked
     shortened: dict[str, int] = field(default_factory=dict[str, int])  # check -> the tasks that there was time for
-    scored: int = 0  # answers that got a reward
     longest: float = inf  # characters of the shortest answer that took too long to ask such answers often
-    probes: Probes = field(default_factory=dict[str, list[Probe]])  # all of them, by the check that asked
+    probes: list[Probe] = field(default_factory=list[Probe])  # in the order in which they were asked
 
     @cached_property
     def golds(self) -> Mapping[str, Gold]:
@@ -175,6 +170,32 @@ class Ground:
     def guess(self) -> float:
         """The share of tasks whose gold is the most frequent one."""
         return max(self.others.counts.values(), default=0) / max(1, len(self.others.golds))
+
+    @property
+    def top(self) -> float:
+        """The most that gold earns."""
+        return max((base.gold for base in self.bases.values()), default=0.0)
+
+    @property
+    def span(self) -> float:
+        """The range of rewards."""
+        return self.top - min((min(base.wrong, base.silence) for base in self.bases.values()), default=0.0)
+
+    @property
+    def scored(self) -> int:
+        """The number of answers that got a reward."""
+        return sum(probe.value is not None for probe in self.probes)
+
+    @property
+    def errors(self) -> list[Probe]:
+        """Answers on which the grader raised. A call that was cut off says nothing of what it raises; it is a finding of its own."""
+        scores = ((probe, probe.score) for probe in self.probes)
+        return [probe for probe, score in scores if score.error and not score.hung and not score.skipped]
+
+    @property
+    def hung(self) -> list[Probe]:
+        """Answers on which the grader was cut off."""
+        return [probe for probe in self.probes if probe.score.hung]
 
     @property
     def is_usable(self) -> bool:
@@ -204,7 +225,7 @@ class Ground:
     def ask_each(
         self,
         check: str,
-        operators: Mapping[str, Operator],
+        operators: Operators,
         tasks: Sequence[TextTask],
     ) -> Probes:
         """Every operator on every task, task by task, so that each has had its turn if the time is over.
@@ -221,13 +242,14 @@ class Ground:
                 if answer is not None:
                     rows.append((name, task, answer))
             # A grader that asks a server is asked at once.
-            parts = [rows] if self.subject.remote else [[row] for row in sorted(rows, key=_length)]
+            shortest_first = sorted(rows, key=lambda row: len(row[2]))
+            parts = [rows] if self.subject.remote else [[row] for row in shortest_first]
             for part in parts:
-                short = [row for row in part if _length(row) < self.longest]
+                short = [row for row in part if len(row[2]) < self.longest]
                 for probe in self.ask(check, short):
                     probes[probe.operator].append(probe)
                     # No single call, which may have waited for something else, uses all of it.
-                    patience[probe.operator] -= min(probe.seconds, self._patience / 2)
+                    patience[probe.operator] -= min(probe.score.seconds, self._patience / 2)
         return probes
 
     def in_time(self, check: str, tasks: Sequence[TextTask]) -> Iterator[TextTask]:
@@ -247,29 +269,14 @@ class Ground:
         return _PATIENCE * self.scorer.limit
 
     def write(self, check: str, row: Row, score: AnswerScore) -> Probe:
-        """The probe of a score, which is logged if the grader failed."""
+        """Logs the probe of a score."""
         operator, task, answer = row
-        probe = Probe(
-            operator=operator,
-            task=task,
-            answer=answer,
-            value=score.value,
-            right=states(answer, task.answer),
-            error=score.error,
-            skipped=score.skipped,
-            seconds=score.seconds,
-        )
         usual = self.scorer.spent / max(1, self.scorer.calls)
         if len(answer) > _LONG and score.seconds > max(self._patience, _LONGER * usual):
             self.longest = min(self.longest, len(answer))
-        self.probes.setdefault(check, []).append(probe)
         self.skipped[check] += score.skipped
-        self.scored += score.value is not None
-        # A call that was cut off says nothing of what the grader raises; it is a finding of its own.
-        if score.hung:
-            self.hung.append(probe)
-        elif score.error and not score.skipped:
-            self.errors.append(probe)
+        probe = Probe(check=check, operator=operator, task=task, answer=answer, score=score)
+        self.probes.append(probe)
         return probe
 
     def unpacked(self, probe: Probe) -> Probe:
@@ -284,13 +291,15 @@ class Ground:
         """Randomness that is keyed by operator and task."""
         return child_rng(self.seed, "audit", "text", operator, task.key)
 
-    def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
-        """The rate of an operator on this ground."""
-        return rate(operator, probes, self.bases, self.span, guess=self.guess)
+    def rates(self, probes: Probes, guess: float) -> dict[str, Rate]:
+        """The rates of operators by name, without those that apply to no task. ``guess``: see :func:`rate`."""
+        rates = (rate(operator, rows, self.bases, self.span, guess=guess) for operator, rows in probes.items())
+        return {rate.operator: rate for rate in rates if rate is not None}
 
 
-def _length(row: Row) -> int:
-    return len(row[2])
+def golds_of(tasks: Sequence[TextTask]) -> list[str]:
+    """The gold answers of tasks that have one."""
+    return [task.gold for task in tasks if task.gold]
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:
@@ -299,29 +308,33 @@ def are_programs(tasks: Sequence[TextTask]) -> bool:
     return bool(tasks) and all(Gold(task=task, others=others).is_program for task in tasks[:LEAST_TASKS])
 
 
-def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:
-    """Find the form of right answers, the time that there is, whether answers are executed, and the bases of all tasks.
+def begin(subject: TextSubject, scorer: Scorer, tasks: Sequence[TextTask], *, seed: int, unsafe: bool) -> Ground:
+    """The ground before anything is asked.
 
     Gold is a foreign text like any other: all is asked in the sandbox if this machine has one, unless ``unsafe``.
     """
     scorer.confined = sandbox_works() and not subject.remote and not unsafe
-    tasks = [task for task in subject.tasks if task.gold]  # of the others nothing can be held against an answer
-    scorer.allow(_UNTIL["gold"])
-    form, tasks = _in_best_form(tasks, scorer, subject)
-    share = effort(tasks, scorer)
-    ground = Ground(
-        subject=subject,
-        scorer=scorer,
-        tasks=tasks[: max(LEAST_TASKS, int(len(tasks) * share))],
-        others=Others(golds=[task.answer for task in tasks]),
-        seed=seed,
-        form=form,
-        effort=share,
-    )
+    ground = Ground(subject=subject, scorer=scorer, tasks=tasks, others=Others(golds=golds_of(tasks)), seed=seed)
+    ground.enter("gold")
+    return ground
+
+
+def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:
+    """Find the form of right answers, the time that there is, whether answers are executed, and the bases of all tasks."""
+    # Of the other tasks nothing can be held against an answer.
+    ground = begin(subject, scorer, [task for task in subject.tasks if task.gold], seed=seed, unsafe=unsafe)
+    _write_in_best_form(ground)
+    leave_out_tasks(ground)
     if scorer.confined or (unsafe and not subject.remote):
-        ask_canaries(ground)
+        ground.executed = executed_canaries(ground, ground.tasks)
     find_bases(ground)
     return ground
+
+
+def leave_out_tasks(ground: Ground) -> None:
+    """Leave out the tasks that there is no time for."""
+    ground.effort = effort(ground.tasks, ground.scorer)
+    ground.tasks = ground.tasks[: max(LEAST_TASKS, int(len(ground.tasks) * ground.effort))]
 
 
 def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
@@ -336,28 +349,27 @@ def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     return 0.25
 
 
-def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -> tuple[str, list[TextTask]]:
-    """The form in which gold earns most, the declared one if no other earns more, and the tasks with it.
+def _write_in_best_form(ground: Ground) -> None:
+    """Write answers in the form in which gold earns most, the declared one if no other earns more.
 
     If the declared form earns the top of the range, no other is tried. Gold that is a whole completion is cut to its answer if it earns as much so.
     """
-    form = DECLARED
-    most = _earned(tasks, scorer)
-    best = tasks
-    candidates: Mapping[str, tuple[str, str]] = {}
+    subject, tasks = ground.subject, ground.tasks
+    most = _earned(tasks, ground.scorer)
+    candidates: Forms = {}
     if subject.range is None or most < subject.range[1] - 1e-9:
         candidates = forms(() if subject.remote else subject.functions)
     for name, (before, after) in candidates.items():
         written = [replace(task, before=before, after=after) for task in tasks]
-        earned = _earned(written, scorer)
+        earned = _earned(written, ground.scorer)
         if earned > most + 1e-9:
-            form = name
-            best = written
             most = earned
-    blocks = in_blocks(best)
-    if blocks and _earned(blocks, scorer) >= most - 1e-9:
-        best = blocks
-    return form, best
+            ground.form = name
+            ground.tasks = written
+    blocks = in_blocks(ground.tasks)
+    if blocks and _earned(blocks, ground.scorer) >= most - 1e-9:
+        ground.tasks = blocks
+        ground.others = Others(golds=golds_of(blocks))
 
 
 def _ask_gold(tasks: Sequence[TextTask], scorer: Scorer) -> list[AnswerScore]:
@@ -374,13 +386,12 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     return -inf
 
 
-def ask_canaries(ground: Ground) -> None:
-    """Finds out by code that writes a file whether answers are executed."""
+def executed_canaries(ground: Ground, tasks: Sequence[TextTask]) -> list[str]:
+    """Finds out by code that writes a file whether answers are executed: the names of the answers that were."""
     scorer = ground.scorer
-    tasks = ground.tasks[:2]
     rows: list[Row] = []
     for name, make in CANARIES.items():
-        for task in tasks:
+        for task in tasks[:2]:
             answer = make(ground.golds[task.key], child_rng(ground.seed, name))
             rows.append((name, task, answer or ""))
     scores = scorer.fresh([(task, task.completion(answer)) for _, task, answer in rows])
@@ -390,30 +401,30 @@ def ask_canaries(ground: Ground) -> None:
             ground.write("hostile answers", row, score)
         if score.executed:
             executed[row[0]] = None
-    ground.executed = list(executed)
     # These hung on code, which says nothing of how the grader takes other answers.
     scorer.hangs = 0
+    return list(executed)
 
 
 def find_bases(ground: Ground) -> None:
     """Gold, silence and wrong answers of the right form, for every task."""
     gold = ground.ask("gold", [("gold", task, task.answer) for task in ground.tasks])
-    silence = ground.ask("gold", [("silence", task, "") for task in ground.tasks])
-    # Two draws, whose randomness is keyed by these names: one wrong answer may be right by accident.
-    drawn = ground.ask_each("gold", dict.fromkeys(("wrong 0", "wrong 1"), another_gold), ground.tasks)
-    wrong: dict[str, list[float]] = {}
-    for probe in (*drawn["wrong 0"], *drawn["wrong 1"]):
-        if probe.value is not None:
-            wrong.setdefault(probe.task.key, []).append(probe.value)
+    paid = {probe.task.key: probe.value for probe in gold if probe.value is not None}
     bases: dict[str, Base] = {}
-    for right, nothing in zip(gold, silence, strict=True):
-        if right.value is not None:
-            key = right.task.key
-            floor = nothing.reward
-            bases[key] = Base(gold=right.value, wrong=fmean(wrong.get(key, [floor])), silence=floor)
-    top = max((base.gold for base in bases.values()), default=0.0)
+    # Two draws, whose randomness is keyed by these names: one wrong answer may be right by accident.
+    for key, silence, wrong in earned_without_gold(ground, dict.fromkeys(("wrong 0", "wrong 1"), another_gold)):
+        if key in paid:
+            bases[key] = Base(gold=paid[key], wrong=fmean(wrong or [silence]), silence=silence)
     ground.bases = bases
-    floors = [min(base.wrong, base.silence) for base in bases.values()]
-    ground.span = top - min(floors, default=0.0)
-    least = top - 0.1 * ground.span
-    ground.unpaid = [probe for probe in gold if not probe.skipped and (probe.value is None or probe.value < least)]
+
+
+def earned_without_gold(ground: Ground, operators: Operators) -> Iterator[tuple[str, float, Sequence[float]]]:
+    """The key of each task, with what silence and each of some wrong answers earn."""
+    silence = ground.ask("gold", [("silence", task, "") for task in ground.tasks])
+    wrong: dict[str, list[float]] = {}
+    for probes in ground.ask_each("gold", operators, ground.tasks).values():
+        for probe in probes:
+            if probe.value is not None:
+                wrong.setdefault(probe.task.key, []).append(probe.value)
+    for probe in silence:
+        yield probe.task.key, probe.reward, wrong.get(probe.task.key, [])

@@ -12,6 +12,7 @@ from gradus.auditing.text.gold import NUMBER, Gold, fill, number_in
 from gradus.auditing.text.near_values import Text
 
 Operator = Callable[[Gold, Random], Text]
+Operators = Mapping[str, Operator]  # by name
 
 _CONSTANTS = (
     "",
@@ -88,11 +89,6 @@ def _filled(value: str) -> Operator:
     return lambda gold, rng: fill(gold.text, value, gold.others.shared)
 
 
-def _common(gold: Gold, rng: Random) -> Text:
-    """The most frequent gold."""
-    return max(gold.others.counts, key=gold.others.counts.__getitem__, default=None)
-
-
 def another_gold(gold: Gold, rng: Random) -> Text:
     """The gold of another task."""
     return gold.another(rng)
@@ -154,10 +150,12 @@ def _options(separator: str) -> Operator:
     return join
 
 
-BLIND: Mapping[str, Operator] = {
+BLIND: Operators = {
     **{f"the constant {text!r}": constant(text) for text in _CONSTANTS},
     **{f"talking to the judge ({text[:24]}...)": constant(text) for text in _PERSUASION},
-    "the most frequent gold": _common,
+    "the most frequent gold": lambda gold, rng: max(
+        gold.others.counts, key=gold.others.counts.__getitem__, default=None
+    ),
     "another task's gold": another_gold,
     "what all golds begin with": _shared_start,
     **{f"the gold's shape filled with {value}": _filled(value) for value in ("0", "1", "nan", "x")},
@@ -196,11 +194,6 @@ def _at(items: Sequence[str], index: int) -> Text:
 def _match(pattern: re.Pattern[str], index: int) -> Operator:
     """The first or last place of the question that the pattern finds."""
     return lambda gold, rng: _at(pattern.findall(gold.prompt), index)
-
-
-def _longest_word(gold: Gold, rng: Random) -> Text:
-    """The longest word of the question, the first among equals."""
-    return max(re.findall(r"\w+", gold.prompt), key=len, default=None)
 
 
 def _list(step: int) -> Operator:
@@ -247,11 +240,6 @@ def _numbers(separator: str) -> Operator:
         return None
 
     return reflex
-
-
-def _product(gold: Gold, rng: Random) -> Text:
-    """The first numbers of the question, multiplied."""
-    return "*".join(NUMBER.findall(gold.prompt)[:6]) or None
 
 
 def _grid(filler: str) -> Operator:
@@ -355,12 +343,12 @@ def _filled_with_number(value: str, place: int) -> Operator:
     return reflex
 
 
-REFLEXES: Mapping[str, Operator] = {
+REFLEXES: Operators = {
     "the question": lambda gold, rng: gold.prompt,
     "the question's last line": _match(_LINE, -1),
     "the first number of the question": _match(NUMBER, 0),
     "the last number of the question": _match(NUMBER, -1),
-    "the longest word of the question": _longest_word,
+    "the longest word of the question": lambda gold, rng: max(re.findall(r"\w+", gold.prompt), key=len, default=None),
     "the first option": _match(_OPTION, 0),
     "the last option": _match(_OPTION, -1),
     "the question's list": _list(1),
@@ -368,7 +356,7 @@ REFLEXES: Mapping[str, Operator] = {
     **{f"the question's strings joined by {s!r}": _strings(s) for s in (", ", "\n", " ")},
     "the question's numbers in its order": _numbers(" "),
     "the question's numbers in its order, with commas": _numbers(", "),
-    "the question's numbers multiplied": _product,
+    "the question's numbers multiplied": lambda gold, rng: "*".join(NUMBER.findall(gold.prompt)[:6]) or None,
     "the question's grid": _grid(""),
     "the question's grid filled with 1": _grid("1"),
     "the first place of the question in the gold's form": _in_form(0),

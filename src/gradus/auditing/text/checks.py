@@ -22,7 +22,7 @@ from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Shown, quoted, shown
 from gradus.auditing.text.scoring import AnswerScore, Scorer
-from gradus.auditing.text.tasks import Answers, TextSubject, TextTask
+from gradus.auditing.text.tasks import Answer, Answers, TextSubject, TextTask
 from gradus.core.findings import Status
 from gradus.stats import format_number, mean_interval, wilson
 
@@ -42,8 +42,7 @@ def sanity(ground: Ground, notes: Sequence[GradedCompletion] = ()) -> AuditCheck
         problems += [_asked_again(ground, notes), _in_a_batch(ground), _at_steps(ground)]
     problems += [_unpaid(ground), _out_of_range(ground)]
     # Gold that earns the most there is may earn nothing more than other answers.
-    top = max((base.gold for base in ground.bases.values()), default=0.0)
-    earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
+    earned = "the full reward" if ground.span > 0 else f"{format_number(ground.top)}, no more than other answers,"
     sentences = list(filter(None, problems)) or [f"gold earns {earned} on {n} tasks, and the same again"]
     if ground.form != DECLARED:
         task = next(task for task in subject.tasks if task.gold)
@@ -62,8 +61,10 @@ def sanity(ground: Ground, notes: Sequence[GradedCompletion] = ()) -> AuditCheck
 
 def _unpaid(ground: Ground) -> str:
     """Says on how many tasks gold does not earn the full reward, empty if on few."""
-    unpaid = ground.unpaid
     n = len(ground.tasks)
+    least = ground.top - 0.1 * ground.span
+    gold = [probe for probe in ground.probes if probe.operator == "gold" and not probe.score.skipped]
+    unpaid = [probe for probe in gold if probe.value is None or probe.value < least]
     if not unpaid or not is_above(wilson(len(unpaid), n), LEAST_EFFECT):
         return ""
     example = f"{unpaid[0].answer[:60]!r} earns {unpaid[0].value}"
@@ -80,17 +81,18 @@ def _out_of_range(ground: Ground) -> str:
     return ""
 
 
-def _wrong(ground: Ground, task: TextTask) -> str:
-    """The gold of another task, the one that is asked for the task's base; empty if there is none."""
-    return ground.golds[task.key].another(ground.rng("wrong 0", task)) or ""
+def _wrong_and_gold(ground: Ground, task: TextTask) -> list[Answer]:
+    """The gold of another task, the one that is asked for the task's base, if there is one, and the task's own."""
+    other = ground.golds[task.key].another(ground.rng("wrong 0", task))
+    answers = [other, task.answer] if other else [task.answer]
+    return [(task, task.completion(answer)) for answer in answers]
 
 
 def _asked_again(ground: Ground, notes: Sequence[GradedCompletion]) -> str:
     """Wrong answers first, then gold, from the last task to the first, each twice, then what is shown, in a new process: names the first reward that changes."""
-    rows: list[tuple[TextTask, str]] = []
+    rows: list[Answer] = []
     for task in reversed(ground.tasks[:_AGAIN]):
-        answers = (_wrong(ground, task), task.answer)
-        rows += [(task, task.completion(answer)) for answer in answers if answer] * 2
+        rows += _wrong_and_gold(ground, task) * 2
     rows += [(ground.golds[note.task].task, note.completion) for note in notes]
     before = ground.scorer.score(rows)
     return _changed(rows, before, ground.scorer.fresh(rows), "asked again")
@@ -100,11 +102,8 @@ def _at_steps(ground: Ground) -> str:
     """Names the step of a training, the first, the middle or the last, at which gold no longer earns more than a wrong answer."""
     if ground.subject.rewards is None:
         return ""
-    rows: list[tuple[TextTask, str]] = []
-    for task in ground.tasks[:_AGAIN]:
-        wrong = _wrong(ground, task)
-        if wrong:
-            rows += [(task, task.completion(wrong)), (task, task.gold_completion)]
+    pairs = [_wrong_and_gold(ground, task) for task in ground.tasks[:_AGAIN]]
+    rows = [row for pair in pairs if len(pair) > 1 for row in pair]
     if not _earns_more(ground, rows, ground.scorer.score(rows)):
         return ""  # no step is to blame
     # Each in a process of its own, and none may take the time of the checks that follow.
@@ -145,7 +144,7 @@ def _in_a_batch(ground: Ground) -> str:
     """
     if ground.subject.judge_all is None:
         return ""
-    rows: list[tuple[TextTask, str]] = []
+    rows: list[Answer] = []
     before = ""
     for place, task in enumerate(ground.tasks[:_BATCH]):
         rows.append((task, task.completion(before if place % 2 else task.answer)))
@@ -156,9 +155,7 @@ def _in_a_batch(ground: Ground) -> str:
     ground.skipped["sanity"] += sum(score.hung or score.skipped for score in together)
     how = "in one call with answers to other tasks"
     problem = _changed(rows, alone, together, how, least=LEAST_EFFECT * ground.span)
-    if problem:
-        return f"{problem}; read the columns of each completion's own row"
-    return ""
+    return problem and f"{problem}; read the columns of each completion's own row"
 
 
 def _changed(
@@ -181,9 +178,6 @@ def _changed(
 
 def gold(ground: Ground) -> AuditCheck:
     """Gold above the golds of other tasks: the ladder that nobody has to declare."""
-    if not ground.tasks:
-        evidence = "no task has a gold answer; give some to resolve it"
-        return AuditCheck(subject="gold", status="open", evidence=evidence)
     if not ground.bases:
         return AuditCheck(subject="gold", status="fail", evidence="no gold answer got a reward")
     bases = ground.bases.values()
@@ -216,11 +210,12 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
     ``programs``: answers that are programs were tried, which may be run.
     """
     problems: list[str] = []
+    hung = ground.hung
     run = ", ".join(ground.executed[:3])
     if ground.executed and not programs:
         problems.append(f"the grader executes the answer ({run}); parse it instead")
-    if ground.hung:
-        problems.append(f"the grader hangs on {quoted(ground.hung[0].answer, _QUOTED)}; it was cut off")
+    if hung:
+        problems.append(f"the grader hangs on {quoted(hung[0].answer, _QUOTED)}; it was cut off")
     where = "in a sandbox" if ground.scorer.confined else "not tried whether answers are executed: no sandbox for it"
     evidence = "; ".join(problems) or f"no answer makes the grader hang or run code ({where})"
     if ground.longest < inf:
@@ -231,42 +226,36 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         subject="hostile answers",
         status="fail" if problems else "pass",
         evidence=evidence,
-        measured={"executed": list(ground.executed), "hung": list(map(shown, ground.hung[:5]))},
+        measured={"executed": list(ground.executed), "hung": list(map(shown, hung[:5]))},
     )
 
 
 def grading(ground: Ground) -> AuditCheck:
     """Every text has a reward: a grader that raises on one is broken, which says nothing of what it rewards."""
+    scored = ground.scored
     failed = len(ground.errors) + len(ground.hung)
-    if not ground.errors or (ground.subject.remote and ground.scored):
-        return AuditCheck(
-            subject="grading", status="pass", evidence=f"no answer of {ground.scored:,} makes the grader raise"
-        )
-    first = ground.errors[0]
-    raised = f"{quoted(first.answer, _QUOTED)}: {first.error}"
+    if not ground.errors or (ground.subject.remote and scored):
+        return AuditCheck(subject="grading", status="pass", evidence=f"no answer of {scored:,} makes the grader raise")
+    error = ground.errors[0].score.error or ""
+    raised = f"{quoted(ground.errors[0].answer, _QUOTED)}: {error}"
     status: Status = "fail"
-    if ground.scored:
-        evidence = f"it fails on {failed} of {failed + ground.scored:,} answers, e.g. on {raised}; return the least reward instead"
-    else:
-        evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {raised}"
-    # In the sandbox it may miss a file or a server that it has outside, which is no fault of its own.
-    if not ground.scored and ground.scorer.confined:
+    evidence = f"it fails on every one of the {failed} answers that it was asked, e.g. on {raised}"
+    if scored:
+        evidence = (
+            f"it fails on {failed} of {failed + scored:,} answers, e.g. on {raised}; return the least reward instead"
+        )
+    elif ground.scorer.confined:
         evidence += ". It was asked in a sandbox, without network, environment or other files than Python's; --unsafe asks outside"
-        if _is_of_the_system(first.error or ""):
+        # It may miss a file or a server that it has outside, which is no fault of its own. What it raised came as a text.
+        kind = getattr(builtins, error.split(":")[0].strip(), None)
+        if isinstance(kind, type) and issubclass(kind, OSError):
             status = "open"
     return AuditCheck(subject="grading", status=status, evidence=evidence, measured={"errors": _errors(ground)})
 
 
-def _is_of_the_system(error: str) -> bool:
-    """Returns True if what was raised is an OSError, as where a file or the network is missing."""
-    # What was raised comes out of its process as a text.
-    kind = getattr(builtins, error.split(":")[0].strip(), None)
-    return isinstance(kind, type) and issubclass(kind, OSError)
-
-
 def _errors(ground: Ground) -> list[Shown]:
     """The first answers on which the grader raised, with what it raised."""
-    return [{**shown(probe), "error": probe.error} for probe in ground.errors[:5]]
+    return [{**shown(probe), "error": probe.score.error} for probe in ground.errors[:5]]
 
 
 def judge(ground: Ground) -> AuditCheck:
@@ -291,7 +280,7 @@ def judge(ground: Ground) -> AuditCheck:
         elif high is None or high > LEAST_EFFECT:
             status = "open"
     if errors:
-        sentences.append(f"{len(errors)} have no score, the first: {errors[0].error}")
+        sentences.append(f"{len(errors)} have no score, the first: {errors[0].score.error}")
     if errors and is_above(missing, LEAST_EFFECT):
         status = "fail"
     return AuditCheck(

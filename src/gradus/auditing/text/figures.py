@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean
-from typing import Any
 
 from gradus.auditing.records import LEAST_EFFECT, AuditCheck
 from gradus.auditing.text.asking import Ground, Probes
 from gradus.auditing.text.gold import closeness, contained, is_sentence
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.rates import Probe, quoted
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 
 NAME = "figure"
 _QUOTED = 40
 RightPart = Callable[[str, str], float]  # how much of the right answer an answer has
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Earned:
     """What one kind of answer earns where it is wrong: (reward - floor) / (gold - floor), the mean over ``n`` tasks.
 
@@ -41,15 +42,18 @@ class Earned:
         return f"{self.share:.2f} ({self.what} earns it: {example})"
 
 
-def figure(ground: Ground, right_forms: AuditCheck | None = None) -> AuditCheck:
-    """States both shares. ``right_forms``: the check of right answers, for the share of their forms that is refused."""
-    measured: dict[str, Any] = {"of": "what gold earns" if ground.others.golds else "the most"}
+def figure(ground: Ground, paying: Sequence[AuditCheck]) -> AuditCheck:
+    """States both shares, and of the check of right answers, if it was made, the share of their forms that is refused."""
+    measured: JsonDict = {"of": "what gold earns" if ground.others.golds else "the most"}
     sentences: list[str] = []
     for name, (checks, right_part) in _FIGURES.items():
         earned = best_of(ground, checks, right_part)
         measured[name] = asdict(earned) if earned else None
         sentences.append(f"{name} {earned or 'not known'}")
-    refused = [form["refused"] for form in right_forms.measured.values()] if right_forms else []
+    refused: list[float] = []
+    for check in paying:
+        if check.subject == "right answers":
+            refused = [form["refused"] for form in check.measured.values()]
     measured["strict"] = fmean(refused) if refused else None
     scorer = ground.scorer
     if scorer.skipped:
@@ -91,22 +95,21 @@ def _rank(rows: Sequence[tuple[float, Probe]]) -> tuple[float, int]:
 def _asked(ground: Ground, checks: Collection[str]) -> Probes:
     """The probes of wrong answers by the name of their operator; of several answers to a task the one that earns least."""
     asked: dict[str, dict[str, Probe]] = {}
-    for check in checks:
-        for probe in ground.probes.get(check, ()):
-            if probe.right or probe.value is None or not _is_wrong(probe, check):
-                continue
-            # "wrong 0" and "wrong 1" are two draws of one operator, see :func:`find_bases`.
-            name = "another task's gold" if probe.operator.startswith("wrong ") else probe.operator
-            by_task = asked.setdefault(name, {})
-            earlier = by_task.setdefault(probe.task.key, probe)
-            if probe.reward < earlier.reward:
-                by_task[probe.task.key] = probe
+    for probe in ground.probes:
+        if probe.check not in checks or probe.value is None or probe.right or not _is_wrong(probe):
+            continue
+        # "wrong 0" and "wrong 1" are two draws of one operator, see :func:`find_bases`.
+        name = "another task's gold" if probe.operator.startswith("wrong ") else probe.operator
+        by_task = asked.setdefault(name, {})
+        earlier = by_task.setdefault(probe.task.key, probe)
+        if probe.reward < earlier.reward:
+            by_task[probe.task.key] = probe
     return {name: list(by_task.values()) for name, by_task in asked.items()}
 
 
-def _is_wrong(probe: Probe, check: str) -> bool:
+def _is_wrong(probe: Probe) -> bool:
     """Returns True if the answer is surely wrong and does not hold the right one, which one would have to know."""
-    if check == "gold":
+    if probe.check == "gold":
         return probe.operator.startswith("wrong ")
     wrong = WRONG.get(probe.operator)
     if wrong is None:
@@ -130,18 +133,13 @@ def _shares(ground: Ground, probes: Sequence[Probe], right_part: RightPart) -> l
             continue
         gain = base.gold - base.silence
         if gain >= LEAST_EFFECT * ground.span > 0:
-            share = (probe.reward - base.silence) / gain
-            rows.append((_beyond(share, right_part(probe.answer, task.answer)), probe))
+            share = max(0.0, (probe.reward - base.silence) / gain)
+            right = right_part(probe.answer, task.answer)
+            # A part of the reward for a part of the right answer is no hole.
+            if share < 1.0:
+                share = max(0.0, share - right) / (1.0 - right) if right < 1.0 else 0.0
+            rows.append((share, probe))
     return rows
-
-
-def _beyond(share: float, right: float) -> float:
-    """The share that is paid for what is wrong in an answer: a part of the reward for a part of the right answer is no hole."""
-    if share >= 1.0 or right <= 0.0:
-        return max(0.0, share)
-    if right >= 1.0:
-        return 0.0
-    return max(0.0, share - right) / (1.0 - right)
 
 
 def _near_part(answer: str, gold: str) -> float:

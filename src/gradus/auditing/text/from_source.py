@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gradus.auditing.records import LEAST_EFFECT, AuditCheck, is_above
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.paying import unearned
-from gradus.auditing.text.rates import Probe, Rate
+from gradus.auditing.text.rates import Probe
 from gradus.auditing.text.source import SLOT, Dictionary, Place, read_source
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.frozen_record import frozen_record
 from gradus.stats import wilson
 
 NAME = "the source"
@@ -34,7 +35,7 @@ _BESIDE = (
 _BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Try:
     """A text for any task, with a slot for an answer or without."""
 
@@ -69,8 +70,8 @@ class Try:
 def from_source(ground: Ground) -> AuditCheck:
     """Answers that are made of the words, patterns and numbers of the grader's source."""
     ground.enter(NAME)
-    source = None if ground.subject.remote else read_source(ground.subject.functions)
-    if source is None:
+    source = read_source(() if ground.subject.remote else ground.subject.functions)
+    if not source.files:
         evidence = "the grader's source cannot be read: it is built in, in another process, or was not given"
         return AuditCheck(subject=NAME, status="note", evidence=evidence)
     first, *further = ground.usable_tasks
@@ -79,30 +80,20 @@ def from_source(ground: Ground) -> AuditCheck:
     if not tried:
         return AuditCheck(subject=NAME, status="note", evidence="the grader's source holds no words or numbers to try")
     judges = (further or [first])[:_TASKS]
-    finalists: dict[str, Try] = {}
-    rates: list[Rate] = []
-    for finalist in _finalists(gains):
-        if _outweighs(ground, finalist, judges):
-            finalists[finalist.name] = finalist
-    for name, finalist in finalists.items():
-        rate = ground.rate(name, _probes(ground, finalist, judges))
-        if rate is not None:
-            rates.append(rate)
-    check = unearned(ground, NAME, rates, tried=tried)
+    winners = {finalist.name: finalist for finalist in _finalists(gains) if _outweighs(ground, finalist, judges)}
+    probes = {name: _probes(ground, winner, judges) for name, winner in winners.items()}
+    rates = ground.rates(probes, ground.guess)
+    check = unearned(ground, NAME, [*rates.values()], tried=tried)
     if check.status == "fail":
-        place = finalists[check.notes[0].what].place
+        place = winners[check.notes[0].what].place
         line = {"file": place.file, "line": place.line, "text": place.text}
         evidence = f"{check.evidence}, because of {place.name}: {place.text}"
         return replace(check, evidence=evidence, measured={**check.measured, "line": line})
     files = ", ".join(sorted(Path(file).name for file in source.files))
     read = f"{len(source.words)} words and {len(source.numbers)} numbers of {files}"
     evidence = f"none of {tried} answers built from the grader's source is an exploit ({read})"
-    return AuditCheck(
-        subject=NAME,
-        status="pass",
-        evidence=evidence,
-        measured={**check.measured, "tried": tried},
-    )
+    measured = {**check.measured, "tried": tried}
+    return AuditCheck(subject=NAME, status="pass", evidence=evidence, measured=measured)
 
 
 def _gains(ground: Ground, source: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:

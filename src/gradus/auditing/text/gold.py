@@ -7,15 +7,16 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import field
 from difflib import SequenceMatcher
 from functools import cached_property
 from random import Random
 from typing import Any
 
 from gradus.auditing.text.tasks import TextTask
-from gradus.core.values import as_mapping, is_table
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import Json, as_mapping, is_table
 
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d)")  # a period may end the sentence
 _PLAIN_NUMBER = re.compile(r"\s*[-+−]?\$?\d[\d,]{0,300}(?:\.\d+)?(?:[eE][-+]?\d+)?%?\s*")
@@ -73,12 +74,12 @@ def fill(gold: str, value: str, shared: Container[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Elements:
-    """The elements of a list-like answer, with what stands between and around them."""
+    """The elements of a list-like answer, with what stands between and around them; none of an answer that is no list."""
 
-    texts: Sequence[str]
-    separator: str
+    texts: Sequence[str] = ()
+    separator: str = ""
     opening: str = ""
     closing: str = ""
 
@@ -95,20 +96,20 @@ class Elements:
 _FORMULA = re.compile(r"\\[a-zA-Z]|(?<=[\w)}] )[-+*/=^<>](?= [\w({\\])")
 
 
-def elements_of(gold: str) -> Elements | None:
-    """The elements of a list-like answer, None if it is not one."""
+def elements_of(gold: str) -> Elements:
+    """The elements of a list-like answer."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
         separator = ", " if ", " in gold else ","
         return Elements(texts=gold[1:-1].split(separator), separator=separator, opening="[", closing="]")
     if gold[:1] in "[{":
-        return None
+        return Elements()
     # The first that leaves no element empty: lines before commas, and spaces last.
     for separator in _SEPARATORS:
         texts = gold.split(separator)
         is_formula = separator == " " and _FORMULA.search(gold)
         if len(texts) > 1 and all(texts) and not is_formula:
             return Elements(texts=texts, separator=separator)
-    return None
+    return Elements()
 
 
 # Words that hold a sentence together, which a row of names or numbers has not.
@@ -178,12 +179,12 @@ def _json(text: str) -> Any:
         return None
 
 
-def json_object(text: str) -> Mapping[str, Any]:
+def json_object(text: str) -> Json:
     """The JSON object that a text is; empty if it is not one."""
     return as_mapping(_json(text))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Others:
     """Golds of all tasks, to draw wrong answers of the right form from."""
 
@@ -204,7 +205,7 @@ class Others:
         return frozenset(piece for piece, count in counts.items() if count >= _NEARLY_ALL * len(self.golds))
 
     @cached_property
-    def objects(self) -> list[Mapping[str, Any]]:
+    def objects(self) -> list[Json]:
         """The golds that are JSON objects."""
         return list(filter(is_table, map(_json, self.golds)))
 
@@ -220,23 +221,18 @@ class Others:
         """A gold of another task that is not this one, of the same form if there is one."""
         if gold not in self._drawn_from:  # many operators ask, and it compares with all golds
             different = sorted(text for text in self.counts if not states(text, gold))
-            near = [text for text in different if text.count("\n") == gold.count("\n") and alike(text, gold)]
+            near = [text for text in different if form_of(text) == form_of(gold)]
             self._drawn_from[gold] = near or different
         drawn_from = self._drawn_from[gold]
         return rng.choice(drawn_from) if drawn_from else None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
-        same = [text for text in self.golds if alike(text, gold)]
+        same = [text for text in self.golds if form_of(text) == form_of(gold)]
         return same if 4 * len(same) >= len(self.golds) else []
 
 
-def alike(first: str, second: str) -> bool:
-    """Returns True if two texts differ in words and numbers alone."""
-    return _form(first) == _form(second)
-
-
-def _form(text: str) -> str:
+def form_of(text: str) -> str:
     """The text with one letter for each word and one digit for each number."""
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", text))
 
@@ -245,7 +241,7 @@ _UNIT = re.compile(r"\s+[A-Za-z]+\Z")
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Gold:
     """A right answer, parsed once, with its task and the golds of all tasks. All operators take it."""
 
@@ -304,12 +300,12 @@ class Gold:
         return _json(self.text)
 
     @cached_property
-    def object(self) -> Mapping[str, Any]:
+    def object(self) -> Json:
         """The JSON object; empty if it is not one."""
         return json_object(self.text)
 
     @cached_property
-    def elements(self) -> Elements | None:
+    def elements(self) -> Elements:
         """The elements of a list-like answer."""
         return elements_of(self.text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -14,21 +14,22 @@ from gradus.auditing.text.gold import (
     NUMBER,
     Elements,
     Gold,
-    alike,
     elements_of,
+    form_of,
     is_number,
     is_sentence,
     json_object,
     number_in,
     states,
 )
-from gradus.auditing.text.near_values import NEAR, Make, Text, names_exchanged
+from gradus.auditing.text.near_values import NEAR, Make, Text, Texts, names_exchanged
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.frozen_record import frozen_record
 
 Rule = Callable[[TextTask], object]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Wrong:
     """A mutation that makes a right answer wrong."""
 
@@ -43,6 +44,9 @@ class Wrong:
 
     def answers(self, gold: Gold, rng: Random) -> tuple[str, ...]:
         """Returns the answers that all must be accepted to count, none if the mutation does not apply."""
+        # Another order is another answer only where the rows do not deny it. If they say nothing, a person judges what is accepted.
+        if self.settled_by and gold.task.ordered is False:
+            return ()
         answer = self.make(gold, rng)
         if isinstance(answer, str):
             return (answer,)
@@ -110,18 +114,6 @@ def _off_by_one(gold: str, rng: Random) -> Text:
     return f"{sign}{number:{separator}}{decimals}"
 
 
-def _negated(gold: str, rng: Random) -> Text:
-    """The number with the other sign."""
-    return gold[1:] if gold[0] in "-−" else f"-{gold}"
-
-
-def _times_ten(gold: str, rng: Random) -> Text:
-    """Ten times as much: a zero more, or no point."""
-    if "." in gold:
-        return gold.replace(".", "", 1)
-    return f"{gold}0"
-
-
 _ROUGHLY = _says(r"(?i)\b(?:about|around|approximate\w*|roughly|estimate\w*|within|nearest|round\w*|tolerance)\b|±")
 _ROUNDED = 0.02  # a smaller difference of a decimal number may be rounding
 
@@ -177,7 +169,7 @@ def _with_other(*forms: str) -> Make:
     Not of programs: of several the last one counts, whatever words say, and one may define more than was asked for.
     """
 
-    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    def make(gold: Gold, rng: Random) -> Texts:
         other = gold.another(rng)
         if other is None or gold.is_program:
             return None
@@ -186,7 +178,7 @@ def _with_other(*forms: str) -> Make:
     return make
 
 
-def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _two_blocks(gold: Gold, rng: Random) -> Texts:
     """A right and a wrong answer, each in a block of its own, where answers stand in one.
 
     Not of formulas and lists: to tell whether two of them are the same may take a sound grader long.
@@ -202,9 +194,9 @@ def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return (f"{gold.text}{between}{other}", f"{other}{between}{gold.text}")
 
 
-def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _denied(gold: Gold, rng: Random) -> Texts:
     """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
-    is_one_element = gold.elements is None and not gold.is_structure
+    is_one_element = not gold.elements.texts and not gold.is_structure
     if gold.is_option or gold.is_program or not is_one_element:
         return None
     return (f"not {gold.text}", f"anything but {gold.text}")
@@ -213,43 +205,40 @@ def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 # Lists
 
 
-def _listed(gold: Gold) -> Elements | None:
+Change = Callable[[list[str], Random], Sequence[str]]  # of the elements of a list
+
+
+def _listed(gold: Gold) -> Elements:
     """The elements of an answer of three or more.
 
     The lines of a program may do nothing, and the words of a sentence may be left out, unless their order matters.
     """
-    elements = gold.elements
-    if elements is None or len(elements.texts) < 3 or gold.is_program:
-        return None
-    if is_sentence(gold.text) and not gold.task.ordered:
-        return None
-    return elements
+    is_prose = is_sentence(gold.text) and not gold.task.ordered
+    if len(gold.elements.texts) < 3 or gold.is_program or is_prose:
+        return Elements()
+    return gold.elements
 
 
-def _elements(
-    change: Callable[[list[str], Random], Sequence[str] | None],
-) -> Make:
+def _elements(change: Change) -> Make:
     """A change of the elements of a list."""
 
     def make(gold: Gold, rng: Random) -> Text:
         elements = _listed(gold)
-        if elements is None:
+        if not elements.texts:
             return None
-        changed = change(list(elements.texts), rng)
-        if changed is None or changed == elements.texts:
-            return None
-        return elements.write(changed)
+        changed = change([*elements.texts], rng)
+        return None if changed == elements.texts else elements.write(changed)
 
     return make
 
 
-def _of_numbers(change: Callable[[list[str], Random], Sequence[str]]) -> Make:
+def _of_numbers(change: Change) -> Make:
     """A change of elements that are numbers: of others what is said twice may still be so."""
 
-    def change_numbers(texts: list[str], rng: Random) -> Sequence[str] | None:
+    def change_numbers(texts: list[str], rng: Random) -> Sequence[str]:
         if all(is_number(text.strip("'\"")) for text in texts):
             return change(texts, rng)
-        return None
+        return texts
 
     return _elements(change_numbers)
 
@@ -266,44 +255,32 @@ def _not_a_number(texts: list[str], rng: Random) -> Sequence[str]:
     return texts
 
 
-def _swap(texts: list[str], rng: Random) -> Sequence[str] | None:
+def _swap(texts: list[str], rng: Random) -> Sequence[str]:
     """Two neighbors that differ, in the other order."""
     # Equal neighbors would leave the answer as it is.
     places = [place for place in range(len(texts) - 1) if texts[place] != texts[place + 1]]
-    if not places:
-        return None
-    place = rng.choice(places)
-    texts[place : place + 2] = texts[place + 1], texts[place]
+    if places:
+        place = rng.choice(places)
+        texts[place : place + 2] = texts[place + 1], texts[place]
     return texts
 
 
-_swap_elements = _elements(_swap)
-
-
-def _neighbors_swapped(gold: Gold, rng: Random) -> str | tuple[str, ...] | None:
-    """Two elements in the other order, unless the rows say that order does not matter."""
-    # If the rows say nothing, it is asked all the same, and a person judges what is accepted.
-    if gold.task.ordered is False:
-        return None
-    return _swap_elements(gold, rng)
-
-
-def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _one_more(gold: Gold, rng: Random) -> Texts:
     """One more element, which another answer of the same form has, and all that are known. A made-up word may be no element, but words beside the answer.
 
     Both must be accepted: a plan may go on for one step behind its goal, and a list that forgives one element does not pay for all.
     """
     elements = _listed(gold)
-    if elements is None:
-        return None
     texts = elements.texts
+    if not texts:
+        return None
     candidates: set[str] = set()
     for answer in gold.others.counts:
         other = elements_of(answer)
-        if other is not None and other.has_form_of(elements):
+        if other.has_form_of(elements):
             candidates.update(other.texts)
-    candidates -= set(texts)
-    added = sorted(text for text in candidates if _is_like_one_of(text, texts))
+    forms = set(map(form_of, texts))
+    added = sorted(text for text in candidates.difference(texts) if form_of(text) in forms)
     if added:
         one = [rng.choice(added)]
         return elements.write([*texts, *one]), elements.write([*texts, *added])
@@ -314,18 +291,13 @@ def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return elements.write([*texts, number]), elements.write([*texts, number, number])
 
 
-def _is_like_one_of(text: str, elements: Sequence[str]) -> bool:
-    """Returns True if an element has this form."""
-    return any(alike(text, element) for element in elements)
-
-
 _ASKS_FOR_LIST = _says(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
 
 
 def _word_twice(gold: Gold, rng: Random) -> Text:
     """Of a list or set of different words that the question asks for; elsewhere what is said twice may still be so."""
     elements = elements_of(gold.bare)
-    if elements is None or elements.separator not in LISTED or not _ASKS_FOR_LIST(gold.task):
+    if elements.separator not in LISTED or not _ASKS_FOR_LIST(gold.task):
         return None
     words = [text.strip("'\" ") for text in elements.texts]
     has_only_words = all(re.fullmatch(r"[^\W\d_]+", word) for word in words)
@@ -360,12 +332,12 @@ def _is_short(value: Any) -> bool:
     return not isinstance(value, str) or len(value.split()) <= _MOST_WORDS
 
 
-def _called_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+def _called_twice(gold: Gold, rng: Random) -> Text:
     """Of a list of tool calls: the same calls again change what they act on twice."""
     calls = cast("list[Any]", gold.json) if isinstance(gold.json, list) else []
     if not calls or not all(isinstance(call, dict) for call in calls):
         return None
-    return (_written([*calls, *calls], gold.text),)
+    return _written([*calls, *calls], gold.text)
 
 
 def _key_changed(place: int, *, least: int) -> Wrong:
@@ -425,11 +397,6 @@ def _first_half(gold: Gold, rng: Random) -> Text:
     return half
 
 
-def _last_half(gold: str) -> str:
-    """The second half of the text."""
-    return gold[(len(gold) + 1) // 2 :].strip()
-
-
 _WHOLE = "compare the answer as a whole, instead of looking for the right one in it"
 _LAST = "compare the answer that is given last, instead of any that is mentioned"
 _ORDERED = "say in a column `ordered` of the rows, true or false, whether the order matters"
@@ -440,8 +407,8 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "half a percent more": _off(0.005),
     "5 percent more": _off(0.05),
     "9 percent more": _off(0.09),
-    "another sign": _number(_negated),
-    "ten times as much": _number(_times_ten),
+    "another sign": _number(lambda number, rng: number[1:] if number[0] in "-−" else f"-{number}"),
+    "ten times as much": _number(lambda number, rng: number.replace(".", "", 1) if "." in number else f"{number}0"),
     "the right answer denied": Wrong(make=_denied, lenient=_WHOLE),
     "the right one called wrong": Wrong(make=_with_other("GOLD is wrong. The answer is OTHER."), lenient=_LAST),
     "right, then taken back": Wrong(
@@ -467,7 +434,7 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "one word twice": _word_twice,
     "an element too many": _one_more,
     "neighbors swapped": Wrong(
-        make=_neighbors_swapped,
+        make=_elements(_swap),
         rule=lambda task: task.ordered,
         settled_by=_ORDERED,
     ),
@@ -479,7 +446,7 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "another value of the last key": _key_changed(-1, least=2),
     "one key left out": Wrong(make=_key_dropped, rule=_names_keys),
     "the first half of it": _first_half,
-    "the last half of it": _text(_last_half),
+    "the last half of it": _text(lambda text: text[(len(text) + 1) // 2 :].strip()),
     **NEAR,
     "two names exchanged": Wrong(make=names_exchanged, rule=lambda task: task.ordered, settled_by=_ORDERED),
     "other case": Wrong(

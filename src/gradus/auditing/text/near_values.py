@@ -9,8 +9,9 @@ from random import Random
 from gradus.auditing.text.gold import Gold, is_sentence
 
 Text = str | None  # an answer, None if the operator does not apply
-# Makes an answer, or several that all must be accepted to count.
-Make = Callable[[Gold, Random], "str | tuple[str, ...] | None"]
+Texts = tuple[str, ...] | None  # several, which all must be accepted to count
+Make = Callable[[Gold, Random], Text | Texts]
+Match = re.Match[str]
 
 # A line holds the names of one unit; "m" may be a meter or a minute, which is not known to be another unit than either.
 _NAMES_OF_UNITS = """\
@@ -36,13 +37,12 @@ cents"""
 _UNITS = {name: names.split()[0] for names in _NAMES_OF_UNITS.splitlines() for name in names.split()}
 _MEASURED = re.compile(r"\A([-−]?\d[\d.,]*)\s*([A-Za-z]+)\Z")
 _HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
-_DIGIT_IN_WORD = re.compile(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])")
 # A question whose answer may well be its own word from behind, or one in other letters.
 _REARRANGED = re.compile(r"(?i)anagram|permut|arrang|scrambl|order|letters|backwards|revers")
 _LONG = 400  # characters of a text
 
 
-def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text]) -> Make:
+def _at_match(pattern: str, change: Callable[[Match, Gold, Random], Text]) -> Make:
     """A change of the first place of the answer that the pattern finds."""
     compiled = re.compile(pattern)
 
@@ -58,7 +58,7 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
     return make
 
 
-def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _next_day(date: Match, gold: Gold, rng: Random) -> Text:
     """The day after; the day before at the end of a month. Nothing if the year comes last: then either number may be the day."""
     before, month, sign, text, _ = date.groups("")
     if not before:
@@ -68,7 +68,7 @@ def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     return f"{before}{month}{sign}{other:02d}"
 
 
-def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _day_for_month(date: Match, gold: Gold, rng: Random) -> Text:
     """Day and month exchanged, if both readings are dates."""
     before, first, sign, second, after = date.groups("")
     if first == second or max(int(first), int(second)) > 12:
@@ -76,7 +76,7 @@ def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     return f"{before}{second}{sign}{first}{after}"
 
 
-def _another_digit(digit: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _another_digit(digit: Match, gold: Gold, rng: Random) -> Text:
     """H3O for H2O, but not 19m for 18m: its digits are not part of a word."""
     if gold.is_structure or gold.is_program or len(gold.bare) > _LONG:
         return None
@@ -85,7 +85,7 @@ def _another_digit(digit: re.Match[str], gold: Gold, rng: Random) -> Text:
     return str(int(digit[0]) % 9 + 1)
 
 
-def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _half_a_day(time: Match, gold: Gold, rng: Random) -> Text:
     """03:20 for 15:20, or am for pm; nothing where the question itself counts twice to twelve and the answer does not say which."""
     hour, minutes, half = time.groups()
     if half:
@@ -96,7 +96,7 @@ def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
     return f"{other:0{len(hour)}d}{minutes}"
 
 
-def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _another_unit(measured: Match, gold: Gold, rng: Random) -> Text:
     """The unit of another answer that is surely another one, if possible with the same first letter; else one of mass or length."""
     # Units that other answers have, for a grader may know no others.
     number, unit = measured.groups()
@@ -163,7 +163,7 @@ _OPPOSITE = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1]
 _NAME = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?|(?<=\S )[A-Z][a-z]+)(?!\w|\.\d)")
 
 
-def _opposite(word: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _opposite(word: Match, gold: Gold, rng: Random) -> Text:
     """The opposite of a word of a sentence, in its case."""
     other = _OPPOSITE[word[0].lower()]
     if gold.is_structure or gold.is_program or len(gold.bare) > _LONG:
@@ -171,7 +171,7 @@ def _opposite(word: re.Match[str], gold: Gold, rng: Random) -> Text:
     return other.capitalize() if word[0][0].isupper() else other
 
 
-def _negation(verb: re.Match[str], gold: Gold, rng: Random) -> Text:
+def _negation(verb: Match, gold: Gold, rng: Random) -> Text:
     """The verb of a sentence with "not", or without one that stands there."""
     if not is_sentence(gold.text) or gold.is_program:
         return None
@@ -180,7 +180,7 @@ def _negation(verb: re.Match[str], gold: Gold, rng: Random) -> Text:
 
 def names_exchanged(gold: Gold, rng: Random) -> Text:
     """A sentence in which the first two different names or numbers have changed places."""
-    if not is_sentence(gold.text) or gold.is_program or gold.task.ordered is False:
+    if not is_sentence(gold.text) or gold.is_program:
         return None
     text = gold.bare
     places = list(_NAME.finditer(text))
@@ -199,7 +199,7 @@ NEAR: Mapping[str, Make] = {
     "half a day off": _at_match(_TIME, _half_a_day),
     "a day off": _at_match(_DATE, _next_day),
     "day and month exchanged": _at_match(_DATE, _day_for_month),
-    "another digit in a word": _at_match(_DIGIT_IN_WORD.pattern, _another_digit),
+    "another digit in a word": _at_match(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])", _another_digit),
     "another unit": _at_match(_MEASURED.pattern, _another_unit),
     "the opposite word": _at_match(rf"(?i)\b(?:{'|'.join(_OPPOSITE)})\b", _opposite),
     "the negated sentence": _at_match(r"\b(is|are|was|were|can|will|does|has)\b(\s+not\b)?", _negation),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from random import Random
 
-from gradus.auditing.text.blind import Operator, constant
+from gradus.auditing.text.blind import Operator, Operators, constant
 from gradus.auditing.text.gold import NUMBER, Gold
 from gradus.auditing.text.near_values import Text
 from gradus.auditing.text.rates import quoted
@@ -42,16 +42,6 @@ def _if_number(change: Callable[[str], Text]) -> Operator:
     return make
 
 
-def _with_decimals(number: str) -> Text:
-    """A whole number as a decimal one."""
-    return None if "." in number else f"{number}.0"
-
-
-def _with_commas(number: str) -> Text:
-    """A number of four digits or more with thousands separators."""
-    return f"{int(number):,}" if re.fullmatch(r"\d{4,}", number) else None
-
-
 def _respaced(gold: Gold, rng: Random) -> Text:
     """JSON without the spaces that the gold answer has, or with those that it has not."""
     if not isinstance(gold.json, list | dict):
@@ -78,8 +68,11 @@ EQUIVALENT: Mapping[str, tuple[Operator, str]] = {
     "in a sentence": (_in_words("The answer is GOLD."), _READ),
     "in a box": (_in_words("\\boxed{GOLD}"), _READ),
     "in a code fence": (_form("```\nGOLD\n```"), _READ),
-    "with .0": (_if_number(_with_decimals), _VALUE),
-    "with thousands separators": (_if_number(_with_commas), _VALUE),
+    "with .0": (_if_number(lambda number: None if "." in number else f"{number}.0"), _VALUE),
+    "with thousands separators": (
+        _if_number(lambda number: f"{int(number):,}" if re.fullmatch(r"\d{4,}", number) else None),
+        _VALUE,
+    ),
     "JSON with other spaces": (_respaced, _VALUE),
 }
 
@@ -135,14 +128,14 @@ _TEXTS = (
     f"```{' ' * 5000}",
     _POWERS,
 )
-HOSTILE: Mapping[str, Operator] = {
+HOSTILE: Operators = {
     **{f"the text {quoted(text, 20)}": constant(text) for text in _TEXTS},
     "the answer's numbers as a tower of powers": _tower,
 }
 
 _WRITE = f"open('{CANARY}', 'w')"
 _TOUCH = f"import pathlib\npathlib.Path('{CANARY}').touch()"
-CANARIES: Mapping[str, Operator] = {
+CANARIES: Operators = {
     "code alone": constant(_WRITE),
     "code in a list": constant(f"[{_WRITE}]"),
     "code beside the right answer": lambda gold, rng: f"[{gold.text!r}, {_WRITE}][0]",

@@ -1,11 +1,11 @@
-"""Checks of what a grader pays for: answers without the task, wrong answers, right ones in other forms, and programs."""
+"""Checks of what a grader pays for: answers without the task, wrong answers, and right ones in other forms."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import fmean
 
 from scipy.stats import binom
@@ -20,14 +20,13 @@ from gradus.auditing.records import (
     signed,
 )
 from gradus.auditing.text.asking import Ground, Probes
-from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
+from gradus.auditing.text.blind import BLIND, REFLEXES, Operators
 from gradus.auditing.text.gold import Gold, closeness, states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
-from gradus.auditing.text.programs import ask_programs
-from gradus.auditing.text.rates import Probe, Rate, Shown, quoted, shown
+from gradus.auditing.text.rates import Probe, Rate, Shown, counted, quoted, shown
 from gradus.auditing.text.tasks import TextTask
-from gradus.core.findings import Finding, worst
+from gradus.core.findings import worst
 from gradus.stats import Interval, holm, wilson
 
 _LEAST_SHARE = 0.05  # of the tasks, which a rule must pick out
@@ -50,18 +49,14 @@ def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[st
     for key in accepted:
         for rule in _rules(golds[key], golds):
             tasks_of.setdefault(rule, set()).add(key)
-    best = ""
-    most = _APART
-    for rule, tasks in sorted(tasks_of.items()):
-        within = finds & tasks
+    apart: dict[str, float] = {}
+    for rule, tasks in tasks_of.items():
         outside = finds - tasks
-        likely = _share(hits, within)
-        apart = likely - _share(hits, outside)
-        is_candidate = len(within) > 1 and outside and likely >= _LIKELY
-        if is_candidate and (apart, rule) > (most, best):
-            best = rule
-            most = apart
-    if not best:
+        likely = _share(hits, finds & tasks)
+        if len(finds & tasks) > 1 and outside and likely >= _LIKELY:
+            apart[rule] = likely - _share(hits, outside)
+    best = max(apart, key=lambda rule: (apart[rule], rule), default="")
+    if not best or apart[best] < _APART:
         return None
     tasks = tasks_of[best]
     within = judges & tasks
@@ -128,24 +123,18 @@ def without_task(ground: Ground, name: str) -> AuditCheck:
 def chosen(
     ground: Ground,
     name: str,
-    operators: Mapping[str, Operator],
+    operators: Operators,
     first: Sequence[TextTask],
     rest: Sequence[TextTask],
 ) -> tuple[list[Rate], int]:
     """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if ``rest`` is empty); how many were tried."""
-    rates = _rates(ground, ground.ask_each(name, operators, first))
+    rates = ground.rates(ground.ask_each(name, operators, first), ground.guess)
     # The best of many is best by luck too, so other tasks judge it.
     best = sorted(rates.values(), key=lambda rate: -(rate.unearned.mean or 0.0))[:_FINALISTS]
     best += sorted(rates.values(), key=lambda rate: -(rate.wrong.mean or 0.0))[:_FINALISTS]
     makers = {rate.operator: operators[rate.operator] for rate in best}
-    judged = _rates(ground, ground.ask_each(name, makers, rest or first))
+    judged = ground.rates(ground.ask_each(name, makers, rest or first), ground.guess)
     return [judged.get(operator, rates[operator]) for operator in makers], len(rates)
-
-
-def _rates(ground: Ground, probes: Probes) -> dict[str, Rate]:
-    """The rates of operators by name, without those that apply to no task."""
-    rates = (ground.rate(operator, rows) for operator, rows in probes.items())
-    return {rate.operator: rate for rate in rates if rate is not None}
 
 
 def unearned(
@@ -153,7 +142,7 @@ def unearned(
     name: str,
     rates: Sequence[Rate],
     *,
-    tried: int | None = None,
+    tried: int,
 ) -> AuditCheck:
     """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
@@ -162,7 +151,6 @@ def unearned(
             status="note",
             evidence="none of these answers could be asked of these tasks",
         )
-    tried = len(rates) if tried is None else tried
     winners = _winners(rates)
     best = max(winners or rates, key=_tells)
     gold = fmean(base.gold for base in ground.bases.values())
@@ -206,7 +194,7 @@ def _failed(ground: Ground, check: AuditCheck, best: Rate, earned: str, count: s
 
 def _tells(rate: Rate) -> tuple[float, int]:
     """The order in which rates are shown: the most unearned reward, and of equal ones the shortest answer, which says best what pays."""
-    return round(rate.unearned.mean or 0.0, 6), -len(rate.example.get("completion", ""))
+    return round(rate.unearned.mean or 0.0, 6), -len(rate.example["completion"])
 
 
 def _shortest(ground: Ground, example: Shown) -> Shown:
@@ -308,8 +296,12 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditChec
     if not kinds:
         evidence = "no answer that is wrong by a rule can be made from these reference answers"
         return AuditCheck(subject="wrong answers", status="note", evidence=evidence)
-    # What is accepted most is shown, and of equal kinds one whose answer can be given without knowing the right one.
-    kinds.sort(key=lambda kind: (-kind.measured["accepted"], kind.holds_gold))
+
+    def rank(kind: AuditCheck) -> tuple[float, bool]:
+        # What is accepted most is shown, and of equal kinds one whose answer can be given without knowing the right one.
+        return -kind.measured["accepted"], any(note.gold in note.completion for note in kind.notes)
+
+    kinds.sort(key=rank)
     status = worst(kinds)
     first, *others = [kind for kind in kinds if kind.status == status]
     # Kinds that are not accepted as a rule say nothing.
@@ -317,62 +309,47 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditChec
     evidence = first.evidence or none
     if others and status != "pass":
         evidence += f"; also {', '.join(map(_named, others[:_NAMED]))}"
-    review = [shown for kind in kinds for shown in kind.review]
+    review = [row for kind in kinds for row in kind.review]
     return AuditCheck(
         subject="wrong answers",
         status=status,
         evidence=evidence,
         measured={kind.subject: kind.measured for kind in kinds},
-        notes=[kind.note for kind in kinds if kind.note],
+        notes=[note for kind in kinds for note in kind.notes],
         review=review[:_REVIEWED],
     )
 
 
-def _named(kind: _KindOfWrong) -> str:
+def _named(kind: AuditCheck) -> str:
     """A kind of wrong answer, with how often it is accepted."""
-    return f"{kind.subject} ({kind.note.share})" if kind.note else kind.subject
+    return f"{kind.subject} ({kind.notes[0].share})" if kind.notes else kind.subject
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KindOfWrong(Finding):
+def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> AuditCheck:
     """What a grader does with one kind of wrong answer."""
-
-    measured: Shown
-    note: GradedCompletion | None = None
-    review: Sequence[Shown] = ()
-
-    @property
-    def holds_gold(self) -> bool:
-        """The answer that shows it has the right one in it, which one would have to know."""
-        return self.note is not None and self.note.gold in self.note.completion
-
-
-def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindOfWrong:
-    """The finding about one kind of wrong answer from its probes."""
     wrong = WRONG[name]
     settled = wrong.is_settled(probes[0].task)
     accepted = [probe for probe in probes if is_accepted(probe, ground)]
-    share = wilson(len(accepted), len(probes))
-    measured = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
-    kind = _KindOfWrong(subject=name, status="pass", evidence="", measured=measured)
+    share, measured = counted("accepted", len(accepted), len(probes))
+    measured["settled"] = settled
+    kind = AuditCheck(subject=name, status="pass", evidence="", measured=measured)
     if not accepted:
         return kind
     count = f"{len(accepted)} of {len(probes)}"
     example = shown(ground.unpacked(accepted[0]))
     if settled:
-        kind = replace(kind, measured={**measured, "example": example})
-    if settled and not wrong.lenient:
+        measured["example"] = example
+        if wrong.lenient:
+            return replace(kind, notes=[_note(ground, "lenient", name, example, count, wrong.lenient)])
         return _settled(ground, kind, share, {probe.task.key: probe in accepted for probe in probes})
-    if settled:
-        return replace(kind, note=_note(ground, "lenient", name, example, count, wrong.lenient))
     review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
     if not wrong.settled_by or not is_above(share, 0.5):
         return replace(kind, review=review)
     note = _note(ground, "open", name, example, count, wrong.settled_by)
-    return replace(kind, note=note, review=review)
+    return replace(kind, notes=[note], review=review)
 
 
-def _settled(ground: Ground, kind: _KindOfWrong, share: Interval, accepted: Mapping[str, bool]) -> _KindOfWrong:
+def _settled(ground: Ground, kind: AuditCheck, share: Interval, accepted: Mapping[str, bool]) -> AuditCheck:
     """The finding if the answers are surely wrong: it fails if they are accepted as a rule, or on a cluster of tasks.
 
     ``share``: of tasks on which they are accepted; ``accepted``: whether it was, by the key of the task.
@@ -389,7 +366,7 @@ def _settled(ground: Ground, kind: _KindOfWrong, share: Interval, accepted: Mapp
     evidence = f"{kind.subject}: accepted in {count}, e.g. {text}"
     if is_usual or rule is not None:
         note = _note(ground, "exploit", kind.subject, example, count, WRONG[kind.subject].fix)
-        return replace(kind, status="fail", evidence=evidence, note=note)
+        return replace(kind, status="fail", evidence=evidence, notes=[note])
     # Too often for an accident, and neither as a rule nor where a rule says so.
     if (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT):
         return replace(kind, status="open", evidence=evidence)
@@ -406,18 +383,14 @@ def _note(
 ) -> GradedCompletion:
     """A completion as evidence, with the line that scores it again."""
     command = ground.subject.command
-    key = example["task"]
-    completion = example["completion"]
+    fields = {name: example[name] for name in ("task", "completion", "gold", "reward")}
     return GradedCompletion(
         kind=kind,
         what=what,
-        task=key,
-        completion=completion,
-        gold=example["gold"],
-        reward=example["reward"],
+        **fields,
         share=share,
         change=change,
-        command=command(ground.golds[key].task, completion) if command else "",
+        command=command(ground.golds[example["task"]].task, example["completion"]) if command else "",
     )
 
 
@@ -446,7 +419,7 @@ def right_answers(ground: Ground) -> AuditCheck:
 def is_refused(probe: Probe, ground: Ground) -> bool:
     """Returns True if a right answer earns less than half of what it should."""
     base = ground.bases.get(probe.task.key)
-    if base is None or probe.error:  # what the grader raises on is a finding of another check
+    if base is None or probe.score.error:  # what the grader raises on is a finding of another check
         return False
     return probe.reward < base.silence + 0.45 * (base.gold - base.silence)
 
@@ -460,15 +433,13 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> AuditCheck
         if not probes:
             continue
         refused = [probe for probe in probes if is_refused(probe, ground)]
-        share = wilson(len(refused), len(probes))
-        measured[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
+        share, measured[name] = counted("refused", len(refused), len(probes))
         if refused:
             measured[name]["example"] = shown(refused[0])
         if is_above(share, LEAST_EFFECT):
             strict.append(name)
-            _, change = EQUIVALENT[name]
             count = f"{len(refused)} of {len(probes)}"
-            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, change))
+            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, EQUIVALENT[name][1]))
     evidence = "every equivalent form is accepted"
     if strict:
         evidence = f"gold as the rows give it is accepted; refused {', '.join(strict)}"
@@ -479,22 +450,3 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> AuditCheck
         measured=measured,
         notes=notes,
     )
-
-
-def programs(ground: Ground) -> AuditCheck:
-    """Programs that reach for the reward in place of doing the task."""
-    name = "files and processes"
-    ground.enter(name)
-    outcome = ask_programs(ground)
-    check = unearned(ground, name, outcome.rates)
-    if outcome.error:
-        evidence = f"no program got a reward, because the grader fails in the sandbox: {outcome.error}"
-        check = replace(check, status="open", evidence=evidence)
-    # A failure by what is left behind stands beside one by a program that earns something itself.
-    if outcome.lasting:
-        patch = outcome.lasting[0]
-        evidence = f"a program that does nothing earns {patch.value} after {patch.answer[:60]!r} ran before it"
-        if check.status == "fail":
-            evidence = f"{check.evidence}; {evidence}"
-        check = replace(check, status="fail", evidence=evidence)
-    return check

@@ -6,16 +6,17 @@ They are asked if the gold answers are Python programs, and only if they are shu
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 
-from gradus.auditing.records import LEAST_EFFECT
-from gradus.auditing.text.asking import Ground
+from gradus.auditing.records import LEAST_EFFECT, AuditCheck
+from gradus.auditing.text.asking import Ground, Probes
 from gradus.auditing.text.gold import Gold
-from gradus.auditing.text.rates import Probe, Rate, rate
+from gradus.auditing.text.paying import unearned
+from gradus.auditing.text.rates import Probe
 from gradus.auditing.text.source import read_source
 
-_CHECK = "files and processes"
+NAME = "files and processes"
 _TASKS = 12
 _PLACES = "[pathlib.Path.cwd(), *list(pathlib.Path.cwd().parents)[:2], pathlib.Path(__file__).parent if '__file__' in globals() else pathlib.Path('.')]"
 _FRAMES = """\
@@ -164,76 +165,51 @@ builtins.all = builtins.any = lambda *args: True
 STUBS"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramsAsked:
-    """What programs that do not do the task earn."""
-
-    rates: Sequence[Rate]  # of all programs, the one that earns most first
-    lasting: Sequence[Probe]  # empty programs that earn more after one that patches the process
-    error: str = ""  # why no program got a reward
-
-
-def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> ProgramsAsked:
-    """Asks programs of a few tasks, each in a new process."""
-    source = read_source(ground.subject.functions)
+def programs(ground: Ground, texts: Mapping[str, str] = PROGRAMS) -> AuditCheck:
+    """Programs that reach for the reward in place of doing the task, each in a new process."""
+    ground.enter(NAME)
     # A grader that reads a flag or a variable of the environment names it in a text.
-    names = [word for word in source.words if word.isidentifier()] if source else []
-    rates: list[Rate] = []
-    errors: list[str] = []
-    for name, text in programs.items():
-        probes = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
-        errors += [probe.error for probe in probes if probe.error]
-        # No constant program is right by luck.
-        program_rate = rate(name, probes, ground.bases, ground.span, guess=0.0)
-        if program_rate is not None:
-            rates.append(program_rate)
-    return ProgramsAsked(
-        rates=sorted(rates, key=lambda rate: -(rate.unearned.mean or 0.0)),
-        lasting=_lasting(ground),
-        error=errors[0] if errors and not rates else "",
-    )
+    names = [word for word in read_source(ground.subject.functions).words if word.isidentifier()]
+    probes: Probes = {}
+    for name, text in texts.items():
+        probes[name] = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
+    # No constant program is right by luck.
+    rates = sorted(ground.rates(probes, guess=0.0).values(), key=lambda rate: -(rate.unearned.mean or 0.0))
+    check = unearned(ground, NAME, rates, tried=len(rates))
+    errors = [probe.score.error for rows in probes.values() for probe in rows if probe.score.error]
+    if errors and not rates:
+        evidence = f"no program got a reward, because the grader fails in the sandbox: {errors[0]}"
+        check = replace(check, status="open", evidence=evidence)
+    # A failure by what is left behind stands beside one by a program that earns something itself.
+    lasting = _left_behind(ground)
+    if lasting and check.status == "fail":
+        lasting = f"{check.evidence}; {lasting}"
+    return replace(check, status="fail", evidence=lasting) if lasting else check
 
 
 def _ask_program(ground: Ground, name: str, text: str) -> list[Probe]:
-    """The probes of one program, without those that there was no time for."""
+    """The probes of one program, without those that there was no time for. What it makes the grader raise is no fault of the grader."""
     rows = [(task, program(ground.golds[task.key], text)) for task in ground.usable_tasks[:_TASKS]]
     scores = ground.scorer.fresh([(task, task.completion(answer)) for task, answer in rows])
     probes: list[Probe] = []
     for (task, answer), score in zip(rows, scores, strict=True):
-        ground.skipped[_CHECK] += score.skipped
+        ground.skipped[NAME] += score.skipped
         if not score.skipped:
-            probes.append(
-                Probe(
-                    operator=name,
-                    task=task,
-                    answer=answer,
-                    value=score.value,
-                    error=score.error,
-                )
-            )
+            probes.append(Probe(check=NAME, operator=name, task=task, answer=answer, score=score))
     return probes
 
 
-def _lasting(ground: Ground) -> list[Probe]:
-    """Programs that do nothing and earn more once a patch has run in the grader's process before them."""
-    lasting: list[Probe] = []
+def _left_behind(ground: Ground) -> str:
+    """Says that a program that does nothing earns more once a patch has run in the grader's process before it; empty if none does."""
     for task in ground.usable_tasks[:2]:
         gold = ground.golds[task.key]
         empty = task.completion(program(gold, PROGRAMS["does nothing"]))
         patch = task.completion(program(gold, _LASTING))
         # In one process, one after another.
-        rows = [(task, empty), (task, patch), (task, empty)]
-        before, _, after = ground.scorer.fresh(rows)
+        before, _, after = ground.scorer.fresh([(task, empty), (task, patch), (task, empty)])
         if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:
-            lasting.append(
-                Probe(
-                    operator="leaves something behind",
-                    task=task,
-                    answer=patch,
-                    value=after.value,
-                )
-            )
-    return lasting
+            return f"a program that does nothing earns {after.value} after {patch[:60]!r} ran before it"
+    return ""
 
 
 def program(gold: Gold, text: str) -> str:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, replace
 from difflib import SequenceMatcher
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from gradus.auditing.records import LEAST_EFFECT, high_of, low_of
-from gradus.auditing.text.gold import contained
+from gradus.auditing.text.gold import contained, states
+from gradus.auditing.text.scoring import AnswerScore
 from gradus.auditing.text.tasks import TextTask
-from gradus.stats import Interval, mean_interval
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
+from gradus.stats import Interval, mean_interval, wilson
 
 _SHOWN = 160
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
 
-Shown = dict[str, Any]  # a probe as evidence
+Shown = JsonDict  # a probe as evidence
+Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Base:
     """The rewards of a task before it is probed: of gold, of wrong answers of the right form, and of silence."""
 
@@ -31,23 +37,30 @@ class Base:
     silence: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Probe:
-    """One answer to one task. ``right``: it states the gold answer. ``skipped``: it was not asked."""
+    """One answer to one task, and its score."""
 
+    check: str  # that asked
     operator: str
     task: TextTask
     answer: str
-    value: float | None
-    right: bool = False
-    error: str | None = None
-    skipped: bool = False
-    seconds: float = 0.0  # of the call
+    score: AnswerScore
+
+    @property
+    def value(self) -> float | None:
+        """The reward, None if the grader gave none."""
+        return self.score.value
 
     @property
     def reward(self) -> float:
         """The reward, 0 if there is none."""
         return self.value or 0.0
+
+    @cached_property
+    def right(self) -> bool:
+        """The answer states the gold answer."""
+        return states(self.answer, self.task.answer)
 
     @property
     def completion(self) -> str:
@@ -55,7 +68,7 @@ class Probe:
         return self.task.completion(self.answer)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Rate:
     """An operator over its tasks, in units of the range (gold above the floor)."""
 
@@ -67,8 +80,8 @@ class Rate:
     wrong: Interval  # reward above silence of the answers that are wrong
     held: float  # how much of the right answer those hold that earn less than it, word by word
     p: float
-    example: Shown = field(default_factory=dict[str, Any])  # the answer that earned most above the teacher
-    paid: Shown = field(default_factory=dict[str, Any])  # the wrong answer that earned most
+    example: Shown  # the answer that earned most above the teacher
+    paid: Shown  # the wrong answer that earned most
 
     @property
     def share(self) -> str:
@@ -92,32 +105,27 @@ def rate(
     probes = [probe for probe in probes if probe.value is not None and probe.task.key in bases]
     if not probes:
         return None
-    right = sum(probe.right for probe in probes) / len(probes)
-    lucky = max(0.0, guess - right)
-    unearned: list[float] = []
-    above_silence: list[float] = []
-    held: list[float] = []
-    wrong = [probe for probe in probes if not probe.right]
-    for probe in probes:
-        base = bases[probe.task.key]
-        teacher = (base.gold if probe.right else base.wrong) + lucky * (base.gold - base.wrong)
-        unearned.append((probe.reward - teacher) / span)
-    for probe in wrong:
-        base = bases[probe.task.key]
-        above_silence.append((probe.reward - base.silence) / span)
-        if probe.reward < base.gold - 1e-9:
-            held.append(_held(probe))
+    rewards: Values = np.array([probe.reward for probe in probes])
+    is_right = np.array([probe.right for probe in probes])
+    earned: Values = np.array([astuple(bases[probe.task.key]) for probe in probes], dtype=np.float64)
+    gold, wrong, silence = earned[:, 0], earned[:, 1], earned[:, 2]
+    lucky = max(0.0, guess - float(is_right.mean()))
+    teacher: Values = np.where(is_right, gold, wrong) + lucky * (gold - wrong)
+    unearned: list[float] = ((rewards - teacher) / span).tolist()
+    above_silence: list[float] = ((rewards - silence) / span)[~is_right].tolist()
+    mistakes = [probe for probe in probes if not probe.right]
+    held = [_held(probe) for probe in mistakes if probe.reward < bases[probe.task.key].gold - 1e-9]
     return Rate(
         operator=operator,
         n=len(probes),
-        mean=sum(probe.reward for probe in probes) / len(probes),
-        right=right,
+        mean=sum(rewards.tolist()) / len(probes),
+        right=float(is_right.mean()),
         unearned=_interval(unearned),
         wrong=_interval(above_silence),
         held=sum(held) / max(1, len(held)),
         p=_p_above_least_effect(unearned),
         example=shown(probes[int(np.argmax(unearned))]),
-        paid=shown(max(wrong, key=lambda probe: probe.reward)) if wrong else {},
+        paid=shown(max(mistakes, key=lambda probe: probe.reward)) if mistakes else {},
     )
 
 
@@ -149,6 +157,12 @@ def shown(probe: Probe) -> Shown:
     }
 
 
+def counted(what: str, count: int, n: int) -> tuple[Interval, JsonDict]:
+    """The share of ``count`` in ``n`` tasks, and its figures as evidence. ``what``: what happened on these tasks."""
+    share = wilson(count, n)
+    return share, {"n": share.n, what: share.mean, "low": share.low, "high": share.high}
+
+
 def quoted(text: str, most: int) -> str:
     """The text in quotation marks, or its beginning and how long it is."""
     if len(text) <= most:
@@ -158,7 +172,7 @@ def quoted(text: str, most: int) -> str:
 
 def _interval(values: Sequence[float]) -> Interval:
     """The interval of a mean, whose bounds are the mean itself if all values are the same."""
-    interval = mean_interval(list(values))
+    interval = mean_interval(values)
     return replace(interval, low=low_of(interval), high=high_of(interval))
 
 

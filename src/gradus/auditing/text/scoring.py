@@ -29,7 +29,9 @@ from gradus.auditing.records import shortened
 from gradus.auditing.text.tasks import CALLS_SECONDS, Answers, Functions, NoReward, TextSubject, codes_of
 from gradus.core import Reward
 from gradus.core.foreign import raised_at
+from gradus.core.frozen_record import frozen_record
 from gradus.core.money import BROKE
+from gradus.core.values import JsonDict
 from gradus.sandbox import clock
 from gradus.sandbox.worker import Fork
 
@@ -41,7 +43,7 @@ _AT_ONCE = 64  # answers that a grader that asks a server is given together
 _Finite = Annotated[float, Strict(), AllowInfNan(False)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class AnswerScore:
     """The score of one answer. ``value`` is None if the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
@@ -79,11 +81,9 @@ def _what_was_raised(error: BaseException) -> str:
 
 def _finite(value: float | None, error: str | None = None) -> AnswerScore:
     """The score of a reward; a reward that is not finite is an error."""
-    if value is None:
-        return AnswerScore(error=error)
-    if not math.isfinite(value):
+    if value is not None and not math.isfinite(value):
         return AnswerScore(error=f"the reward is {value}")
-    return AnswerScore(value=float(value), error=error)
+    return AnswerScore(value=None if value is None else float(value), error=error)
 
 
 class GraderProcess:
@@ -156,7 +156,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
             raise _TooSlow
         signal.setitimer(signal.ITIMER_REAL, remaining + 1e-3)  # it was the machine that was slow
 
-    def within(limit: float, answers: Answers) -> list[dict[str, Any]]:
+    def within(limit: float, answers: Answers) -> list[JsonDict]:
         nonlocal ends, has_rung
         has_rung = False
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
@@ -176,7 +176,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         return [asdict(replace(score, executed=executed, seconds=took)) for score in scores]
 
     # Tasks are known here from before the fork, so that their keys are enough.
-    def score(rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    def score(rows: Sequence[tuple[str, str]]) -> list[JsonDict]:
         answers = [(tasks[key], answer.replace(CANARY, str(canary))) for key, answer in rows]
         return within(seconds * len(rows), answers)
 
@@ -211,7 +211,7 @@ class Scorer:
     spent: float = 0.0
     known: dict[tuple[str, str], AnswerScore] = field(default_factory=dict[tuple[str, str], AnswerScore])
     logged: dict[str, list[float]] = field(default_factory=dict[str, list[float]])  # by the grader
-    tell: Callable[[int], None] | None = None  # is given the number of calls after each
+    tell: Callable[[int], None] = lambda calls: None  # is given the number of calls after each
     stopped: str = ""  # why answers were not asked, empty if all were
     _share: float = 1.0
     _process: GraderProcess | None = None
@@ -247,10 +247,9 @@ class Scorer:
 
     def close(self) -> None:
         """End the process; the next answer starts another."""
-        process = self._process
+        if self._process is not None:
+            self._process.end()
         self._process = None
-        if process is not None:
-            process.end()
 
     @contextmanager
     def _new_process(self) -> Generator[None]:
@@ -263,11 +262,10 @@ class Scorer:
 
     def _asked(self, rows: Answers) -> list[AnswerScore]:
         """The scores of answers, none of which comes from the cache."""
-        scores: list[AnswerScore] = []
-        at_once = 1
+        ask, at_once = self._one, 1
         if self.subject.remote and self.subject.judge_all:
-            at_once = _AT_ONCE
-        ask = self._one if at_once == 1 else self._together
+            ask, at_once = self._together, _AT_ONCE
+        scores: list[AnswerScore] = []
         for start in range(0, len(rows), at_once):
             part = rows[start : start + at_once]
             scores += self._skipped(part) or ask(part)
@@ -298,14 +296,17 @@ class Scorer:
         if self.subject.rewards is not None:
             for name, values in self.subject.rewards.metrics.items():
                 self.logged.setdefault(name, []).extend(values)
-        scores: list[AnswerScore] = []
-        for reward in rewards:
-            broke = BROKE in (reward.error or "")
-            if broke:
-                self.stopped = "its budget is used up"
-            score = AnswerScore(value=reward.value, error=reward.error, skipped=broke, seconds=seconds / len(rows))
-            scores.append(score)
-        return scores
+        if any(BROKE in (reward.error or "") for reward in rewards):
+            self.stopped = "its budget is used up"
+        return [
+            AnswerScore(
+                value=reward.value,
+                error=reward.error,
+                skipped=BROKE in (reward.error or ""),
+                seconds=seconds / len(rows),
+            )
+            for reward in rewards
+        ]
 
     def _skipped(self, rows: Answers) -> list[AnswerScore]:
         """Scores of answers that are not asked for now, none if they may be; ``stopped`` says why."""
@@ -321,8 +322,7 @@ class Scorer:
     def _count(self, calls: int) -> None:
         """Counts calls and tells the progress."""
         self.calls += calls
-        if self.tell is not None:
-            self.tell(self.calls)
+        self.tell(self.calls)
 
     def _call(self, rows: Answers) -> list[AnswerScore]:
         """The scores of one call, which say why if the process died or did not reply in time."""

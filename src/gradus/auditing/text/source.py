@@ -54,12 +54,12 @@ class Dictionary:
     files: set[str] = field(default_factory=set[str])
 
 
-def read_source(functions: Functions) -> Dictionary | None:
-    """Reads functions and what they call in their own packages. None if none of them is written in Python."""
+def read_source(functions: Functions) -> Dictionary:
+    """Reads functions and what they call in their own packages. It has no files if none of them is written in Python."""
     reader = _Reader(functions)
     while reader.waiting:
         reader.read(reader.waiting.pop(0))
-    return reader.dictionary if reader.dictionary.files else None
+    return reader.dictionary
 
 
 class _Reader:

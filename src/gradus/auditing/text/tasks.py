@@ -6,7 +6,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -22,6 +22,7 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.frozen_record import frozen_record
 from gradus.core.values import as_mapping
 from gradus.core.waiting import blocking
 from gradus.rewards import Rewards
@@ -38,7 +39,7 @@ class NoReward(RuntimeError):
     """The grader gave an answer no reward; the message is the reward's own error, which names what was raised and where."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TextTask:
     """A question and an answer known to be right (None if nobody knows one).
 
@@ -71,7 +72,8 @@ class TextTask:
 
 
 Judge = Callable[[TextTask, str], "float | None"]
-Answers = Sequence[tuple[TextTask, str]]
+Answer = tuple[TextTask, str]
+Answers = Sequence[Answer]
 Functions = Sequence[Callable[..., Any]]
 
 
@@ -81,7 +83,7 @@ def codes_of(functions: Functions) -> list[CodeType]:
     return [code for code in codes if code is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, or None."""
 

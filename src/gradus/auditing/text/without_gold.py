@@ -7,13 +7,11 @@ from dataclasses import replace
 from statistics import median_low
 
 from gradus.auditing.records import AuditCheck
-from gradus.auditing.text.asking import LEAST_TASKS, Ground, ask_canaries, effort
+from gradus.auditing.text.asking import Ground, begin, earned_without_gold, executed_canaries, leave_out_tasks
 from gradus.auditing.text.blind import constant
-from gradus.auditing.text.gold import Others
 from gradus.auditing.text.rates import Base
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
-from gradus.sandbox.command import sandbox_works
 
 _FENCE = "```python\n", "\n```"
 _TOP = 1.0  # of rewards without a declared range
@@ -24,44 +22,31 @@ NO_RANGE = "rewards are above 1 and declare no range, so it is not known what sh
 
 def prepare_without_gold(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:
     """Finds out whether answers are executed, in what form, and what any wrong text of that form earns, which stands for gold's contrary."""
-    scorer.confined = sandbox_works() and not unsafe
-    ground = Ground(subject=subject, scorer=scorer, tasks=subject.tasks, others=Others(golds=[]), seed=seed)
-    ground.enter("gold")
+    ground = begin(subject, scorer, subject.tasks, seed=seed, unsafe=unsafe)
     if scorer.confined or unsafe:
-        ground = _in_the_form_that_runs(ground)
+        _write_in_the_form_that_runs(ground)
     if ground.executed and scorer.limit == CALLS_SECONDS:  # nobody named another
         scorer.limit = PROGRAM_SECONDS
-    share = effort(subject.tasks, scorer)
-    ground = replace(ground, effort=share, tasks=ground.tasks[: max(LEAST_TASKS, int(len(ground.tasks) * share))])
-    _find_bases(ground)
+    leave_out_tasks(ground)
+    # The top of the range stands for gold; what most wrong texts earn is the pay of any text.
+    top = _TOP if subject.range is None else subject.range[1]
+    bases: dict[str, Base] = {}
+    for key, silence, wrong in earned_without_gold(ground, {text: constant(text) for text in _WRONG}):
+        if wrong:
+            bases[key] = Base(gold=top, wrong=median_low(wrong), silence=silence)
+    ground.bases = bases
     return ground
 
 
-def _in_the_form_that_runs(ground: Ground) -> Ground:
-    """The ground with answers as they are, or in a fence if more kinds of code run in one."""
+def _write_in_the_form_that_runs(ground: Ground) -> None:
+    """Write answers as they are, or in a fence if more kinds of code run in one."""
     fenced = [replace(task, before=_FENCE[0], after=_FENCE[1]) for task in ground.tasks]
-    bare, in_fence = ground, replace(ground, tasks=fenced, form="in a fence")
-    for candidate in (bare, in_fence):
-        ask_canaries(candidate)
-    return in_fence if len(in_fence.executed) > len(bare.executed) else bare
-
-
-def _find_bases(ground: Ground) -> None:
-    """The top of the range stands for gold; for each task, what most wrong texts earn is the pay of any text."""
-    top = _TOP if ground.subject.range is None else ground.subject.range[1]
-    silence = ground.ask("gold", [("silence", task, "") for task in ground.tasks])
-    wrong = ground.ask_each("gold", {text: constant(text) for text in _WRONG}, ground.tasks)
-    earned: dict[str, list[float]] = {}
-    for probe in [probe for probes in wrong.values() for probe in probes]:
-        if probe.value is not None:
-            earned.setdefault(probe.task.key, []).append(probe.value)
-    bases: dict[str, Base] = {}
-    for probe in silence:
-        rewards = earned.get(probe.task.key)
-        if rewards:
-            bases[probe.task.key] = Base(gold=top, wrong=median_low(rewards), silence=probe.reward)
-    ground.bases = bases
-    ground.span = top - min((min(base.wrong, base.silence) for base in bases.values()), default=top)
+    bare, in_fence = executed_canaries(ground, ground.tasks), executed_canaries(ground, fenced)
+    ground.executed = bare
+    if len(in_fence) > len(bare):
+        ground.executed = in_fence
+        ground.form = "in a fence"
+        ground.tasks = fenced
 
 
 def any_text(ground: Ground) -> AuditCheck:
@@ -77,5 +62,4 @@ def any_text(ground: Ground) -> AuditCheck:
 
 def keeps_to_range(ground: Ground) -> bool:
     """Says whether rewards keep to the declared range, or to 1 where none is declared."""
-    probes = [probe for probes in ground.probes.values() for probe in probes]
-    return ground.subject.range is not None or all(probe.reward <= _TOP + 1e-9 for probe in probes)
+    return ground.subject.range is not None or all(probe.reward <= _TOP + 1e-9 for probe in ground.probes)

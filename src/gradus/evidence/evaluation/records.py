@@ -18,15 +18,15 @@ from gradus.core.documents import (
 )
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
-from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, mean, rounded
+from gradus.evidence.evaluation.summary import REWARD, Figures, Key, Values, counts, rounded
 from gradus.stats import (
     ERROR,
-    Interval,
     Paired,
     crossed_difference,
     crossed_interval,
     level_of,
     mean_interval,
+    mean_of,
     paired_difference,
     units_needed,
 )
@@ -89,7 +89,10 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
             interval = mean_interval(rows[0], clusters=clusters, level=level)
         else:
             interval = crossed_interval(rows, clusters=clusters, level=level)
-        stored = _stored_mean(interval, len(tasks))
+        stored: Mean = {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
+        # Whoever reads a mean must know of how many tasks there is none.
+        if 0 < interval.n < len(tasks):
+            stored["missing"] = len(tasks) - interval.n
         if key.group == "curves":
             groups["curves"].setdefault(key.name, []).append(stored)
         elif key.group == "components":
@@ -97,17 +100,9 @@ def policy_record(runs: Runs, method: Method) -> PolicyFigures:
         else:
             record[key.name] = stored
             if len(rows) > 1:  # over all tasks of each seed, not only those that all have
-                stored["by_seed"] = [rounded(mean(run.values.get(key, []))) for run in figures]
+                stored["by_seed"] = [rounded(mean_of(run.values.get(key, []))) for run in figures]
     record |= groups | counts([episode for run in figures for episode in run.episodes])
     return record
-
-
-def _stored_mean(interval: Interval, tasks: int) -> Mean:
-    """A mean as the document has it. Whoever reads it must know of how many tasks there is none."""
-    stored: Mean = {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
-    if 0 < interval.n < tasks:
-        stored["missing"] = tasks - interval.n
-    return stored
 
 
 class Pairing:
@@ -151,10 +146,10 @@ class Pairing:
         return record
 
     def _stored(self, key: Key) -> PairedMean:
-        stored = stored_pair(self.difference(key), self.method.looks)
+        stored = _stored_pair(self.difference(key), self.method.looks)
         if self.matched and not self.is_single:
             seeds = zip(*self._rows(key), strict=True)
-            stored["by_seed"] = [rounded(mean(_minus(x, y))) for x, y in seeds]
+            stored["by_seed"] = [rounded(paired_difference(x, y).mean) for x, y in seeds]
         return stored
 
     def _needed(self, power: float) -> dict[str, int | None]:
@@ -191,15 +186,11 @@ def _row(figures: Figures, key: Key, tasks: Sequence[int]) -> Values:
     return [by_task.get(task) for task in tasks]
 
 
-def _minus(a: Values, b: Values) -> Values:
-    return [None if x is None or y is None else x - y for x, y in zip(a, b, strict=True)]
-
-
 def _keys(runs: Sequence[Figures]) -> list[Key]:
     return list(dict.fromkeys(key for run in runs for key in run.values))
 
 
-def stored_pair(paired: Paired, looks: int = 1) -> PairedMean:
+def _stored_pair(paired: Paired, looks: int) -> PairedMean:
     """A paired difference as the document has it, without bounds and p if the pairs are too few for them.
 
     At a higher level p is as much larger as the errors that are allowed are rarer, so that it is always held against 0.05.

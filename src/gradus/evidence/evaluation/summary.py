@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import fsum, isfinite
+from math import isfinite
 from typing import Literal, NamedTuple, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
@@ -15,7 +15,7 @@ from gradus.core.printing import beginning
 from gradus.core.records import FAULTS
 from gradus.core.values import JsonDict
 from gradus.rollouts.grading import ask_environment
-from gradus.stats import pass_at_k
+from gradus.stats import mean_of, pass_at_k
 
 _DIGITS = 6
 _MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions
@@ -52,7 +52,7 @@ def figures_of(
     grader: Grader,
     episodes: Sequence[Episode],
     cluster: Cluster | None,
-    pass_k: Sequence[int] = (),
+    pass_k: Sequence[int],
 ) -> Figures:
     """Read the figures off ``episodes``. An episode that failed has none; it is counted, and its seed stays in place.
 
@@ -92,14 +92,8 @@ def _by_task(values: Values, samples: Sequence[Sequence[int]]) -> Values:
         return values
     averages: Values = []
     for places in samples:
-        averages.append(mean([values[place] for place in places]))
+        averages.append(mean_of(values[place] for place in places))
     return averages
-
-
-def mean(values: Values) -> float | None:
-    """The mean of the values that are not missing."""
-    numbers = [value for value in values if value is not None]
-    return fsum(numbers) / len(numbers) if numbers else None
 
 
 def _measures(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> dict[Key, Values]:

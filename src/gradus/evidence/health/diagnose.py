@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 from gradus.core.documents import SCHEMA, Diagnoses
 from gradus.core.findings import SCALE, Finding, Status
+from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 from gradus.evidence.health.history import History, Record
-from gradus.evidence.health.rules import RULES, Rule
+from gradus.evidence.health.rules import RULES
 
 Severity = Literal["info", "warn", "stop"]
 # The words of doctor.json and of alerts for the scale that all checks share.
@@ -30,7 +32,7 @@ TOO_SHORT = "Too short to judge"
 Records = Sequence[Record]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Diagnosis:
     """A rule that fired."""
 
@@ -44,16 +46,11 @@ class Diagnosis:
     steps: int  # at which it fired
     ongoing: bool  # it fired at the newest record
 
-    @property
-    def badness(self) -> tuple[int, int]:
-        """The worst first: by severity, then in order of first appearance."""
-        return -list(_STATE).index(self.severity), self.first_step or 0
 
-
-def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]:
+def diagnose(records: Records) -> list[Diagnosis]:
     """Runs the rules at every step of a stored run. The worst diagnoses come first, then those that appeared first."""
     diagnoses: list[Diagnosis] = []
-    for rule in rules:
+    for rule in RULES:
         history = History(records, rule.kind)
         findings: dict[int, Finding] = {}  # by the number of records that the rule had seen
         # As the run saw it: a fault that went away again is a finding too.
@@ -68,7 +65,8 @@ def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]
 
 def worst_first(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
     """By severity, then in order of first appearance."""
-    return sorted(diagnoses, key=lambda diagnosis: diagnosis.badness)
+    severities = list(_STATE)
+    return sorted(diagnoses, key=lambda diagnosis: (-severities.index(diagnosis.severity), diagnosis.first_step or 0))
 
 
 def _diagnosis(history: History, findings: dict[int, Finding]) -> Diagnosis:
@@ -100,29 +98,26 @@ class Monitor:
         self._histories = {rule.kind: History((), rule.kind) for rule in RULES}
         self._identities: set[tuple[Any, ...]] = set()
 
-    def __call__(self, records: Records) -> list[dict[str, Any]]:
+    def __call__(self, records: Records) -> list[JsonDict]:
         # A resumed run passes all of its records again.
         fresh = [record for record in records if _identity(record) not in self._identities]
         self._identities.update(map(_identity, fresh))
         for history in self._histories.values():
             history.add(fresh)
-        alerts: list[dict[str, Any]] = []
+        alerts: list[JsonDict] = []
         for rule in RULES:
             history = self._histories[rule.kind].now()
             finding = rule.look(history) if len(history) else None
             if finding is not None:
-                alerts.append(_alert(finding, history.step))
+                alert = {
+                    "rule": finding.subject,
+                    "severity": SEVERITY[finding.status],
+                    "evidence": finding.evidence,
+                    "remedy": finding.remedy,
+                    "step": history.step,
+                }
+                alerts.append(alert)
         return alerts
-
-
-def _alert(finding: Finding, step: int | None) -> dict[str, Any]:
-    return {
-        "rule": finding.subject,
-        "severity": SEVERITY[finding.status],
-        "evidence": finding.evidence,
-        "remedy": finding.remedy,
-        "step": step,
-    }
 
 
 def _identity(record: Record) -> tuple[Any, ...]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
 from gradus.core.documents import checked
 from gradus.core.files import read_json, read_json_lines
+from gradus.core.values import JsonDict
 from gradus.evidence.health.history import History, Record
-from gradus.evidence.health.rules import Rule
+from gradus.evidence.health.rules import RULES
 
 
 class _TrainerState(TypedDict):
-    log_history: list[dict[str, Any]]
+    log_history: list[JsonDict]
 
 
 class LogSource(NamedTuple):
@@ -67,7 +68,7 @@ COOKBOOK_LOOP = LogSource(
 )
 
 
-def foreign_records(path: Path) -> tuple[LogSource, list[dict[str, Any]]] | None:
+def foreign_records(path: Path) -> tuple[LogSource, list[JsonDict]] | None:
     """The steps in another trainer's log (or in a folder that holds one), under our names; None if it is none of these.
 
     Raises StorageError for a file that cannot be read.
@@ -92,9 +93,9 @@ def _lines(file: Path) -> Sequence[Record]:
     return checked(read_json(file), _TrainerState, str(file), partial=True).get("log_history", [])
 
 
-def _record(source: LogSource, line: Record) -> dict[str, Any]:
+def _record(source: LogSource, line: Record) -> JsonDict:
     """A step's figures; one whose keys are missing is left out."""
-    record: dict[str, Any] = {"kind": "step", "step": int(line[source.step])}
+    record: JsonDict = {"kind": "step", "step": int(line[source.step])}
     for name, keys in source.figures.items():
         values = [line[key] for key in keys if isinstance(line.get(key), int | float)]
         if len(values) == len(keys):
@@ -102,10 +103,10 @@ def _record(source: LogSource, line: Record) -> dict[str, Any]:
     return record
 
 
-def unmeasured(records: Sequence[Record], rules: Sequence[Rule]) -> dict[str, list[str]]:
+def unmeasured(records: Sequence[Record]) -> dict[str, list[str]]:
     """Rule -> the figures that it asks for and that no record has, of the rules of steps that do not fire."""
     missing: dict[str, list[str]] = {}
-    for rule in rules:
+    for rule in RULES:
         history = History(records, rule.kind)
         if rule.kind == "step" and rule.look(history) is None and history.missing:
             missing[rule.name] = sorted(history.missing)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gradus.core.frozen_record import frozen_record
 from gradus.evidence.health.history import Fired, History, Record
 from gradus.evidence.health.learning_rules import SURE, VERY_SURE
 from gradus.stats import Paired, format_interval, format_number, format_signed, paired_difference
@@ -13,7 +12,7 @@ _OVERFIT = 1.05
 _FAR = 0.25
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class _Change:
     """A figure on the same tasks, the newest validation minus the first of its kind."""
 
@@ -113,19 +112,14 @@ def overfitting(history: History) -> Fired:
     return "warn", f"validation loss {last} against {format_number(best)} at its best, three times in a row"
 
 
-def _alike(history: History) -> list[Record]:
-    """The validations of the newest one's kind, in order."""
-    kind = _kind(history.last)
-    return [record for record in history.records if _kind(record) == kind]
-
-
 def _kind(record: Record) -> tuple[object, object]:
     return record.get("decoding"), record.get("condition")
 
 
 def _change(history: History, name: str) -> _Change | None:
     """Now minus the first, task by task; None before there are two, if the lists do not match, or if fewer than eight pairs are known."""
-    alike = _alike(history)
+    kind = _kind(history.last)
+    alike = [record for record in history.records if _kind(record) == kind]
     first, last = alike[0], history.last
     earlier, later = first.get(name, []), last.get(name, [])
     if len(alike) < 2 or len(earlier) != len(later):

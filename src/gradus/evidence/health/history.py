@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gradus.core.findings import Status
+from gradus.core.frozen_record import frozen_record
 
 Array = npt.NDArray[np.float64]
 _EXACT = 1e-12  # below it noise is rounding alone
@@ -18,7 +19,7 @@ Fired = tuple[Status, str] | None
 """What a rule says of a history: how bad it is (``note``, ``warn`` or ``fail``), with the evidence; None if it does not fire."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Trend:
     """A straight line through the values.
 
@@ -78,14 +79,10 @@ class History:
 
     def before(self, count: int) -> History:
         """The history as it was after ``count`` records, of the stage that the last of them belongs to."""
-        earlier = History(())
         end = self._span.start + count
         start = self._stage_starts[end - 1] if count else end
-        # No copies: a diagnosis looks at the history before every step.
-        earlier._all = self._all
-        earlier._columns = self._columns
-        earlier.missing = self.missing
-        earlier._stage_starts = self._stage_starts
+        # The records and columns are shared: a diagnosis looks at the history before every step.
+        earlier = copy(self)
         earlier._span = slice(max(start, self._span.start), end)
         return earlier
 

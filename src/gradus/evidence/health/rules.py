@@ -7,14 +7,14 @@ Means over a few steps are compared, not single steps, unless a single step is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gradus.core.findings import Finding
+from gradus.core.frozen_record import frozen_record
 from gradus.evidence.health import engine_rules, held_out_rules, learning_rules, share_rules
 from gradus.evidence.health.history import Fired, History
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Rule:
     """``check`` looks at the history up to a step, and says how bad it is, with the evidence. ``kind`` names the records it reads."""
 

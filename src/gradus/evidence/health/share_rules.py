@@ -5,10 +5,9 @@ A share fires a rule only if it lies above the limit beyond chance: a step of ei
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from gradus.core.frozen_record import frozen_record
 from gradus.evidence.health.history import Array, Fired, History, difference
 from gradus.evidence.health.learning_rules import MOST_ZERO_VARIANCE, VERY_SURE
 from gradus.stats import format_number
@@ -20,7 +19,7 @@ _MANY = 1e6
 _SURE = 2.5  # standard errors that a share must lie above a limit; rules ask at every step
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_record
 class Share:
     """A share of late, and what it is at least."""
 

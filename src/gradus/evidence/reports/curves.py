@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import fsum, isfinite
+from math import isfinite
 from typing import Any
 
 from gradus.core.documents import AuditRecord, Results
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.evidence.reports.score_tables import is_own
+from gradus.stats import mean_of
 
 _DOTS = "; dots are validation"
 _METRIC = "metric of the environment"
@@ -151,17 +152,6 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
     return charts
 
 
-def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
-    """Centered mean over ``window`` values; missing ones are left out of it."""
-    half = window // 2
-    means: list[float | None] = []
-    for index in range(len(values)):
-        near = values[max(0, index - half) : index + half + 1]
-        numbers = [value for value in near if value is not None]
-        means.append(fsum(numbers) / len(numbers) if numbers else None)
-    return means
-
-
 def _chart(
     title: str,
     note: str,
@@ -232,7 +222,10 @@ def _series(
     points = [*points[:-1:stride], *points[-1:]]
     y = [value for _, value in points]
     count = sum(value is not None for value in y)
-    smooth = running_mean(y, max(5, count // 10)) if count >= 20 and not dots else ()
+    smooth: Sequence[float | None] = ()
+    if count >= 20 and not dots:
+        half = max(5, count // 10) // 2
+        smooth = [mean_of(y[max(0, place - half) : place + half + 1]) for place in range(len(y))]
     return Series(name=name, x=[x for x, _ in points], y=y, smooth=smooth, dots=dots)
 
 
@@ -267,29 +260,26 @@ def outcome_curves(results: Results, condition: str) -> list[Json]:
             if set(y) - {None}:
                 line = {"name": policy, "x": list(range(1, len(y) + 1)), "y": y}
                 lines.setdefault(name, []).append(line)
-    # First the charts, then what is held against them: the order of curves is the environment's.
+    homes: dict[str, str] = {}  # the curve in whose chart a curve stands: its own, or the one that its name ends in
+    for name in lines:
+        homes[name] = next((curve for curve in lines if name.endswith(f"_{curve}")), name)
     charts: dict[str, Json] = {}
-    for name, series in lines.items():
-        if _chart_of(name, lines) == name:
+    # First the charts, then what is held against them: the order of curves is the environment's.
+    for name in sorted(lines, key=lambda name: homes[name] != name):
+        home = homes[name]
+        if home == name:
             along = name.rpartition("_by_")[2] if "_by_" in name else "point"
             charts[name] = {
                 "title": _spaced(name),
                 "note": "mean over the episodes",
                 "x": _spaced(along),
-                "series": _fewest(series),
+                "series": _fewest(lines[name]),
             }
-    for name, series in lines.items():
-        home = _chart_of(name, lines)
-        # A policy's line is enough: what its figure is held against is the same for all.
-        if home != name and home in charts:
+        elif home in charts:
+            # A policy's line is enough: what its figure is held against is the same for all.
             label = _spaced(name.removesuffix(home))
-            charts[home]["series"].append({**series[0], "name": label})
+            charts[home]["series"].append({**lines[name][0], "name": label})
     return list(charts.values())
-
-
-def _chart_of(name: str, names: Iterable[str]) -> str:
-    """The curve in whose chart a curve stands: its own, or the one that its name ends in."""
-    return next((curve for curve in names if name.endswith(f"_{curve}")), name)
 
 
 def _spaced(name: str) -> str:

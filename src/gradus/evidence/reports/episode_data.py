@@ -47,7 +47,7 @@ View = Callable[[Episode], EpisodeView]
 
 
 def shown_episodes(
-    spec: EnvironmentSpec | str,
+    spec: EnvironmentSpec,
     groups: Sequence[Group],
     *,
     advantages: Advantages | None = None,
@@ -56,39 +56,30 @@ def shown_episodes(
 ) -> ShownEpisodes:
     """The episodes that a report lets one browse, JSON values only.
 
-    ``spec``: of an environment that is not here the name; its episodes have no view. One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, reward, turns
+    One entry per group: ``policy``, ``condition``, ``seed`` and ``members``, each of them an episode with its view, reward, turns
     and, where ``advantages`` is given and the group has at least two members, its advantage per turn. ``pieces`` maps a
     policy's name to a function from token ids to their texts; without it token probabilities are shown by place alone.
     ``evaluated``: all episodes of an evaluation in the order in which they are stored; the page lists them.
     """
-    name, view = (spec, None) if isinstance(spec, str) else (spec.name, spec.presentation.view)
     entries: list[ShownGroup] = []
     for group in groups:
         if group.episodes:
             texts_of = pieces.get(group.episodes[0].policy) if pieces else None
-            entries.append(_entry(group, view, advantages, texts_of))
+            entries.append(_entry(group, spec.presentation.view, advantages, texts_of))
     listed = [_listed(episode) for episode in evaluated]
-    return {"schema": SCHEMA, "environment": name, "entries": entries, "listed": listed}
+    return {"schema": SCHEMA, "environment": spec.name, "entries": entries, "listed": listed}
 
 
 def prepare_report(
-    run_folder: Path,
-    spec: EnvironmentSpec,
-    groups: Sequence[Group],
-    *,
-    facts: Json | None = None,
-    advantages: Advantages | None = None,
-    pieces: Mapping[str, Pieces] | None = None,
-    evaluated: Sequence[Episode] = (),
+    run_folder: Path, spec: EnvironmentSpec, episodes: ShownEpisodes, *, facts: Json | None = None
 ) -> Path:
-    """Write ``report/about.json`` and ``report/episodes.json.gz`` of a run, as of :func:`shown_episodes`. Returns their folder.
+    """Write ``report/about.json`` and ``report/episodes.json.gz`` of a run, of :func:`shown_episodes`. Returns their folder.
 
     ``facts``: what the page says of the run under its headline, name to value (model, parameters, seed, date, hardware).
     """
     folder = run_folder / "report"
     about = {**environment_words(spec), "run": dict(facts or {})}
     write_text(folder / "about.json", json.dumps(about, ensure_ascii=False, indent=1))
-    episodes = shown_episodes(spec, groups, advantages=advantages, pieces=pieces, evaluated=evaluated)
     write_text(folder / "episodes.json.gz", json.dumps(episodes, ensure_ascii=False))
     return folder
 

@@ -15,6 +15,7 @@ from gradus.core.documents import (
     means_of,
 )
 from gradus.core.frozen_record import frozen_record
+from gradus.core.values import JsonDict
 from gradus.stats import Decision
 
 _FIRST = ("reward", "true_reward", "pass@", "play")  # beginnings of names, shown first in this order
@@ -74,6 +75,11 @@ class ConditionScores:
     policies: Mapping[str, Figures]
     pairs: Sequence[Difference]
 
+    @property
+    def graded_pairs(self) -> list[Difference]:
+        """The pairs with a difference in reward."""
+        return [pair for pair in self.pairs if "reward" in pair.figures]
+
     def ranked(self, measure: str = "reward") -> list[str]:
         """Policies from lowest to highest; those without the figure come first."""
 
@@ -84,9 +90,9 @@ class ConditionScores:
         return sorted(self.policies, key=height)
 
     def against(self, subject: str) -> dict[str, Difference]:
-        """Other policy -> ``subject`` minus it, whichever way round the pair was stored."""
+        """Other policy -> ``subject`` minus it, whichever way round the pair was stored; only pairs with a difference in reward."""
         against: dict[str, Difference] = {}
-        for pair in self.pairs:
+        for pair in self.graded_pairs:
             if pair.first == subject:
                 against[pair.second] = pair
             elif pair.second == subject:
@@ -96,7 +102,7 @@ class ConditionScores:
     def change(self, subject: str, other: str) -> Figure | None:
         """``subject``'s reward minus another policy's: paired if that was stored, else of the means alone."""
         pair = self.against(subject).get(other)
-        if pair is not None and "reward" in pair.figures:
+        if pair is not None:
             return pair.figures["reward"]
         first = self.policies.get(subject, {}).get("reward")
         second = self.policies.get(other, {}).get("reward")
@@ -132,9 +138,11 @@ def _by_condition(grader: str, conditions: ByCondition) -> dict[str, ConditionSc
 
 def figure(value: Mean | None) -> Figure | None:
     """Returns a stored mean as a figure; None if there is none, or if it is undefined."""
-    if value is None or value["mean"] is None:
+    stored: JsonDict = dict(value or {})
+    if stored.get("mean") is None:
         return None
-    return Figure(mean=value["mean"], low=value["low"], high=value["high"], missing=value.get("missing", 0))
+    # Of a difference its test is stored too.
+    return Figure(**{name: stored[name] for name in Figure.__dataclass_fields__ if name in stored})
 
 
 def figures_in(means: Mapping[str, Mean]) -> dict[str, Figure]:
@@ -203,10 +211,5 @@ def differences(conditions: ByCondition, condition: str) -> list[Difference]:
     for name, pair in conditions[condition]["pairs"].items():
         first, second = sides_of(name, conditions[condition]["policies"])
         stored = differences_of(pair)
-        figures: dict[str, Figure] = {}
-        for measure, value in figures_in(stored).items():
-            test = stored[measure]
-            decision, units, differing = test["decision"], test["units"], test["differing"]
-            figures[measure] = replace(value, decision=decision, units=units, differing=differing)
-        pairs.append(Difference(first=first, second=second, figures=figures, reward=stored.get("reward")))
+        pairs.append(Difference(first=first, second=second, figures=figures_in(stored), reward=stored.get("reward")))
     return pairs

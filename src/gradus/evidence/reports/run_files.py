@@ -29,13 +29,14 @@ from gradus.core.values import JsonDict
 T = TypeVar("T")
 NOT_STORED = ": not stored"
 _EPISODES = "report/episodes.json.gz"
+_SFT, _DISTILL = "sft/metrics.jsonl", "distill/metrics.jsonl"
 _PARTS = (
     "results.json",
     "audit.json",
     MANIFEST,
     "doctor.json",
-    "sft/metrics.jsonl",
-    "distill/metrics.jsonl",
+    _SFT,
+    _DISTILL,
     "grpo/metrics.jsonl",
     "report/about.json",
     _EPISODES,
@@ -122,6 +123,8 @@ def read_run(folder: Path) -> RunRecord:
     results = reader.document("results.json", "the evaluation", Results)
     if seed_folders(folder):
         return _of_seeds(reader, evaluated_seeds(seed_folders(folder), results), results)
+    # A run may have a distillation in place of SFT.
+    has_sft = (folder / _SFT).is_file() or not (folder / _DISTILL).is_file()
     return RunRecord(
         name=_name(folder),
         path=_path(folder),
@@ -132,16 +135,10 @@ def read_run(folder: Path) -> RunRecord:
         doctor=reader.document("doctor.json", "the doctor's diagnoses", Diagnoses),
         costs=reader.document("costs.json", "the costs", Costs),
         recipe=reader.recipe(),
-        sft=reader.metrics(_warm_start(folder), "the curves of SFT"),
+        sft=reader.metrics(_SFT if has_sft else _DISTILL, "the curves of SFT"),
         grpo=reader.metrics("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=reader.missing,
     )
-
-
-def _warm_start(folder: Path) -> str:
-    """The metrics of SFT, or of the distillation that a run has in its place."""
-    sft, distill = "sft/metrics.jsonl", "distill/metrics.jsonl"
-    return distill if (folder / distill).is_file() and not (folder / sft).is_file() else sft
 
 
 def holds_a_run(folder: Path) -> bool:

@@ -92,7 +92,7 @@ def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
 def _cautions(results: Results, scores: ConditionScores) -> list[str]:
     """What weakens the headline on this condition."""
     cautions: list[str] = []
-    few = [pair.figures["reward"] for pair in scores.pairs if "reward" in pair.figures]
+    few = [pair.figures["reward"] for pair in scores.graded_pairs]
     if few and all(change.decision == "too few" for change in few):
         cautions.append(f"No difference can be significant: {too_few(few[-1])}.")
     if guess := _no_more_than_a_guess(scores):
@@ -114,7 +114,7 @@ def _cautions(results: Results, scores: ConditionScores) -> list[str]:
 def _no_more_than_a_guess(scores: ConditionScores) -> str | None:
     """A caution if the trained policy is not significantly above one that always gives the same answer."""
     pair = scores.against("grpo").get(CONSTANT)
-    if pair is None or "reward" not in pair.figures or state_of(pair.figures["reward"]) == "shown":
+    if pair is None or state_of(pair.figures["reward"]) == "shown":
         return None
     by_itself = format_number(scores.policies[CONSTANT]["reward"].mean, 2)
     return f"grpo is not significantly above the commonest answer, which earns {by_itself} by itself."
@@ -179,9 +179,9 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     """
     against = scores.against("grpo")
     before = next((name for name in (*BEFORE, *against) if name in against), "")
-    pair = against.get(before)
-    if pair is None or "reward" not in pair.figures:
+    if not before:
         return None
+    pair = against[before]
     reward, true_reward = pair.figures["reward"], pair.figures.get("true_reward")
     aim = results["true_reward_name"]
     amount = f"reward {_change(scores, pair, 'reward')}"
@@ -198,10 +198,10 @@ def _student_headline(results: Results, scores: ConditionScores) -> str | None:
     sentences = [f"{headline} on {where}: {amount}."]
     # People use the likeliest answers: a sampled gain may only sharpen what greedy answers had before.
     greedy = scores.against(f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
-    if greedy is not None and "reward" in greedy.figures:
+    if greedy is not None:
         sentences.append(f"Greedy: {_change(scores, greedy, 'reward')}.")
     base = against.get("base")
-    if base is not None and before != "base" and "reward" in base.figures:
+    if base is not None and before != "base":
         # What all training came to, behind what GRPO added; in front of it if GRPO added nothing.
         total = _change(scores, base, "reward")
         if headline == OPEN and state_of(base.figures["reward"]) == "shown":
@@ -262,24 +262,24 @@ def _claims(results: Results, scores: ConditionScores) -> list[Claim]:
     """
     order = scores.ranked()
     student = next((name for name in STUDENTS if name in order), None)
-    pairs = list(scores.pairs)
+    pairs = scores.graded_pairs
     if student is not None:
         against = scores.against(student)
         greedy = scores.against(f"{student}{_GREEDY}")
         pairs = [greedy[name] for name in order if name in greedy and name.endswith(_GREEDY)]
         pairs += [against[name] for name in order if name in against]
-    elif len(pairs) >= math.comb(len(order), 2):
+    elif len(scores.pairs) >= math.comb(len(order), 2):
         # All pairs of ten policies would be 45 sentences; neighbors in the ranking say the same.
         steps = [scores.against(upper).get(lower) for lower, upper in pairwise(order)]
         pairs = [step for step in steps if step]
-    return [_claim(results, pair) for pair in reversed(pairs) if "reward" in pair.figures]
+    return [_claim(results, pair) for pair in reversed(pairs)]
 
 
 def _claim(results: Results, pair: Difference) -> Claim:
     """What one pair shows of the reward, and of the true reward if that is another figure."""
     reward, true_reward = pair.figures["reward"], pair.figures.get("true_reward")
     state = state_of(reward)
-    amount = _amount(reward)
+    amount = format_interval(reward, signed=True)
     if pair.reward:
         amount += f", won on {pair.reward['wins']} of {pair.reward['episodes']} tasks"
     text = f"{pair.first} {VERBS[state]} {pair.second} in {results['grader']} ({amount})"
@@ -287,12 +287,7 @@ def _claim(results: Results, pair: Difference) -> Claim:
         text = f"{pair.first} and {pair.second} in {results['grader']}: {too_few(reward)} ({amount})"
     if true_reward is None or true_reward == reward:
         return Claim(state=state, text=text)
-    aim = f"{results['true_reward_name']} ({_amount(true_reward, 2)})"
+    aim = f"{results['true_reward_name']} ({format_interval(true_reward, signed=True, digits=2)})"
     if state_of(true_reward) == state:
         return Claim(state=state, text=f"{text}, and in {aim}")
     return Claim(state=state, text=f"{text}, but {VERBS[state_of(true_reward)]} it in {aim}")
-
-
-def _amount(difference: Figure, digits: int = 3) -> str:
-    """A difference with its interval."""
-    return format_interval(difference, signed=True, digits=digits)

@@ -40,14 +40,14 @@ def diagnosis_of(run: Path) -> Diagnoses:
 
     Of a run of several training seeds: of the metrics of each, and of the evaluation over all.
     """
-    from gradus.evidence.health import RULES, diagnose, report, worst_first
+    from gradus.evidence.health import diagnose, report, worst_first
     from gradus.evidence.health.foreign_logs import foreign_records, unmeasured
 
     foreign = foreign_records(run)
     if foreign is not None:
         source, records = foreign
         document = report(diagnose(records), records)
-        return {**document, "source": source.name, "not_measured": unmeasured(records, RULES)}
+        return {**document, "source": source.name, "not_measured": unmeasured(records)}
     seeds = {name: folder for name, folder in seed_folders(run).items() if metrics_files(folder)}
     for place in (run, *seeds.values()):
         files = [place] if place.is_file() else [place / name for name in (*METRICS_FILES, "results.json")]

@@ -19,7 +19,7 @@ from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Rendere
 from gradus.core.files import write_json
 from gradus.core.values import JsonDict
 from gradus.evidence.evaluation import Evaluation
-from gradus.evidence.reports import prepare_report
+from gradus.evidence.reports import prepare_report, shown_episodes
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ShelvedPolicy
@@ -179,15 +179,14 @@ def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Ma
             grader=run.grader,
         )
         groups = [*rolled_out.groups, *groups]
-    prepare_report(
-        run.folder,
+    episodes = shown_episodes(
         spec,
         groups,
-        facts=facts,
         advantages=advantages,
         pieces={name: partial(_pieces, policy.tokenizer) for name, policy in models.items()},
         evaluated=evaluation.flat,
     )
+    prepare_report(run.folder, spec, episodes, facts=facts)
 
 
 def _facts(run: RunContext) -> JsonDict:
