@@ -200,7 +200,7 @@ def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwe
 
 
 def test_a_name_on_the_hub_is_not_asked_for(tmp_path: Path) -> None:
-    skipped = found("model", "arithmetic", tmp_path, model="somebody/some-model")
+    skipped = found("model", "arithmetic", tmp_path, changes=["model.path=somebody/some-model"])
     assert (skipped[0][0], "--online" in skipped[0][2]) == ("open", True)
 
 
@@ -221,7 +221,7 @@ def test_every_recipe_has_a_quick_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", own_recipes())
 def test_no_recipe_gives_a_trained_model_the_settings_of_a_nano_model(name: str) -> None:
-    recipe = load_recipe(None, path=Path(name), model="somebody/some-model")
+    recipe = load_recipe(None, path=Path(name), changes=["model.path=somebody/some-model"])
     assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
     assert recipe.sft.lr <= 1e-4
     assert recipe.grpo.lr <= 1e-5
@@ -242,16 +242,16 @@ def test_no_recipe_computes_in_16_bits_where_that_is_slow(name: str) -> None:
 @pytest.mark.parametrize("environment", ["rhythm", "memory", "arithmetic"])
 def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path) -> None:
     """`--model` kept Muon at 0.03, an SFT rate of 2e-3 and 8 tokens an answer, all meant for a nano model."""
-    recipe = load_recipe(environment, model=str(qwen))
+    recipe = load_recipe(environment, changes={"model.path": str(qwen)})
     assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
     assert (recipe.sft.lr, recipe.grpo.lr) == (1e-3, 5e-5)  # by its size: all weights of a small model
     assert recipe.grpo.sampling.max_new_tokens >= 128
     assert not recipe.promises
-    assert load_recipe(environment, model="somebody/some-model").grpo.lora is not None, (
+    assert load_recipe(environment, changes=["model.path=somebody/some-model"]).grpo.lora is not None, (
         "a size that is not known: adapters"
     )
     assert load_recipe(environment).promises, "without a model nothing changes"
-    assert load_recipe(environment, model=str(qwen), quick=True).quick
+    assert load_recipe(environment, changes={"model.path": str(qwen)}, quick=True).quick
 
 
 @pytest.mark.parametrize("run", [False, True], ids=["a model's folder", "a run's folder"])

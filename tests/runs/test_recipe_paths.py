@@ -86,4 +86,4 @@ def test_a_section_that_is_no_table_is_named(tmp_path: Path, text: str, says: st
     """Each was a TypeError or an AttributeError."""
     (tmp_path / "mine.toml").write_text(f'environment = "arithmetic"\n{text}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=says):
-        load_recipe(None, path=tmp_path / "mine.toml", model="somebody/model", quick=True)
+        load_recipe(None, path=tmp_path / "mine.toml", changes=["model.path=somebody/model"], quick=True)

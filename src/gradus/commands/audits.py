@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from gradus import core
 from gradus.commands.entries import command
-from gradus.commands.environments import environment_of, graded_environment
+from gradus.commands.environments import graded_environment
 from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, require_rewards_used, writes
 from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note
+from gradus.commands.training import make_job
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gradus.auditing import AuditResult, AuditSettings, Judged
     from gradus.auditing.plans.hygiene import Elsewhere
     from gradus.auditing.records import GradedCompletion
-    from gradus.rewards import RewardFunction
 
 # What makes an audit the one that it is.
 _SAME = ("grader", "recipe", "episodes", "budget", "seed", "unsafe", "seconds", "fast", "fail_on")
@@ -129,38 +129,6 @@ def _after_audit(result: Audit, call: CommandCall) -> int:
     return _CODES[result.verdict]
 
 
-@overload
-def audit(
-    subject: RewardFunction | str | Sequence[Any],
-    rows: Data,
-    *,
-    episodes: int | None = None,
-    budget: int | None = None,
-    seed: int = 0,
-    unsafe: bool = False,
-    seconds: float | None = None,
-    fast: bool = False,
-    fail_on: str = "",
-    only_failed: bool = False,
-    out: str | Path | None = None,
-) -> Audit: ...
-@overload
-def audit(
-    subject: Data,
-    *,
-    grader: str | None = None,
-    rewards: Rewards = (),
-    recipe: Recipe = None,
-    episodes: int | None = None,
-    budget: int | None = None,
-    seed: int = 0,
-    unsafe: bool = False,
-    seconds: float | None = None,
-    fast: bool = False,
-    fail_on: str = "",
-    only_failed: bool = False,
-    out: str | Path | None = None,
-) -> Audit: ...
 @command("audit", _after_audit, shown=True)
 def audit(
     subject: Annotated[
@@ -308,14 +276,9 @@ def _first_exploit() -> Callable[[GradedCompletion], None]:
 
 def _of_recipe(
     environment: Any, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
-) -> tuple[EnvironmentSpec, str | None]:
+) -> tuple[EnvironmentSpec, str]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
-    from gradus.runs.job import resolve
-    from gradus.runs.recipe.load import load_recipe
-
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
-    source = environment_of(environment)
-    settings = load_recipe(source, path=Path(recipe))
-    job = resolve(settings, environment=source if isinstance(source, EnvironmentSpec) else None)
+    job = make_job(environment, recipe=recipe, online=False)
     return job.environment, grader or job.grader.name

@@ -181,14 +181,8 @@ class StageOptions(TypedDict, total=False):
     ]
 
 
-class RecipeOptions(StageOptions, total=False):
-    """The options that make a recipe."""
-
-    model: Model
-
-
-class RunArguments(RecipeOptions, total=False):
-    """The options of a run of all stages."""
+class RunOptions(StageOptions, total=False):
+    """The options of a run of all stages, without the model."""
 
     out: Annotated[
         str | Path | None,
@@ -217,6 +211,16 @@ class RunArguments(RecipeOptions, total=False):
     ]
     redo: Annotated[bool, Parameter(help="Do stages again whose settings, data or code have changed.")]
     anyway: Annotated[bool, Parameter(help="Go on although the audit of the grader failed.")]
+
+
+class RecipeOptions(StageOptions, total=False):
+    """The options that make a recipe."""
+
+    model: Model
+
+
+class RunArguments(RecipeOptions, RunOptions, total=False):
+    """The options of a run of all stages."""
 
 
 def as_list(value: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from gradus.commands.options import (
     Overwrite,
     RecipeOptions,
     StageOptions,
+    known_options,
     require_rewards_used,
     writes,
 )
@@ -152,6 +153,7 @@ def sft(
     """
     from gradus.runs.recipe.tables import parse_changes
 
+    known_options(options, RecipeOptions, "gradus.commands.sft")
     files = [Path(lessons)] if isinstance(lessons, str | Path) else [Path(file) for file in lessons]
     if files and (teacher is not None or episodes is not None):
         raise ConfigError("stored episodes were taught already; leave out the teacher, or the files")
@@ -202,6 +204,7 @@ def distill(
     """
     from gradus.runs.recipe.tables import parse_changes
 
+    known_options(options, RecipeOptions, "gradus.distill")
     name = os.fspath(student)
     settings = {**parse_changes(options.get("settings", ())), "distill.teacher": os.fspath(teacher)}
     if steps is not None:
@@ -231,6 +234,7 @@ def grpo(
 
     Returns the best checkpoint.
     """
+    known_options(options, StageOptions, "gradus.commands.grpo")
     return _trained(("grpo",), make_job(data, model=os.fspath(model), **options), Path(out))
 
 

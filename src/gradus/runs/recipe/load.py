@@ -44,14 +44,9 @@ def load_recipe(
     environment: str | EnvironmentSpec | None,
     *,
     path: Path | None = None,
-    model: str | None = None,
     changes: Json | Sequence[str] = (),
     rewards: RewardChoice | None = None,
     quick: bool = False,
-    seed: int | None = None,
-    grader: str | None = None,
-    trackers: Sequence[str] = (),
-    trainer: str | None = None,
     online: bool = False,
 ) -> Recipe:
     """The recipe of an environment or of a file, with changes. An environment that is an object stands in the recipe by its name.
@@ -64,7 +59,7 @@ def load_recipe(
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     edits = parse_changes(changes)
     rewards = rewards or RewardChoice()
-    table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader", grader)))
+    table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader")))
     lm = table.pop("lm", None)
     quick_table: Any = table.pop("quick", {})
     # In the recipe that a run stored all is chosen: its key quick says which form it is, and there is no smaller one.
@@ -75,16 +70,10 @@ def load_recipe(
     if not (lm is None or is_table(lm)) or not is_table(quick_table):
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
     layers, choice = [Layer("recipe", settings)], ""
-    options: JsonDict = {
-        "model.path": model,
-        "seed": seed,
-        "grader": grader,
-        "environment": environment.name if isinstance(environment, EnvironmentSpec) else environment,
-        "trainer": trainer,
-        "trackers": list(trackers) or None,
-    }
-    typed = {key: value for key, value in options.items() if value is not None} | edits
-    # A model may be named by the recipe, by an option, or by --set; the last of them counts.
+    typed = edits
+    if environment is not None:
+        name = environment.name if isinstance(environment, EnvironmentSpec) else environment
+        typed = {"environment": name, **edits}
     named = settings | typed
     model_name = named.get("model.path")
     if isinstance(model_name, str) and not stored:
