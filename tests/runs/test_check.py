@@ -160,7 +160,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         {"prompt": "What is 4 plus  one?", "target": "6"},
         {"prompt": "Empty?", "target": "#### "},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
-        {"prompt": "Torn?", "target": "</answer> 3"},
         {"prompt": "How many minutes are 28 hours?", "target": "1680"},
         {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
     ]
@@ -173,7 +172,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     }
     assert {name: each.status for name, each in found.items()} == {
         "empty answers": "fail",
-        "gold answers": "fail",
         "prompt length": "fail",
         "duplicates": "warn",
         "contradictions": "fail",

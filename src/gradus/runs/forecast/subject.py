@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError, Episode, Grader, GradusError
 from gradus.core.errors import first_line
@@ -101,15 +101,8 @@ class Subject:
         return str(make_nano(self.scratch / "model", vocabulary_of(self.spec), self.recipe.model.nano))
 
     @cached_property
-    def config(self) -> Any:
-        """The model's config; read from the disk unless ``online``. Raises ConfigError."""
-        from transformers import AutoConfig
-
-        return self._read(AutoConfig, adapter_base(self.model) or self.model)
-
-    @cached_property
     def shape(self) -> ModelShape:
-        """The shape of the model that GRPO trains. Raises ConfigError."""
+        """The shape of the model that GRPO trains; its config is read from the disk unless ``online``. Raises ConfigError."""
         return read_shape(self.model, online=self.online)
 
     @cached_property
@@ -119,7 +112,15 @@ class Subject:
 
         base = adapter_base(self.model)
         # Adapters may have no tokenizer beside them; then it is that of their base.
-        tokenizer = self._read(AutoTokenizer, tokenizer_source(base, self.model) if base else self.model)
+        source = tokenizer_source(base, self.model) if base else self.model
+        try:
+            tokenizer = cast(Any, AutoTokenizer).from_pretrained(source, local_files_only=not self.online)
+        except Exception as error:  # a file of another form can fail anywhere in a tokenizer's own code
+            lookup = "" if self.online else "; a name on the hub is looked up with --online"
+            raise ConfigError(
+                f"{source} gives no tokenizer: {type(error).__name__}: {first_line(error)}; a model is a folder with "
+                f"config.json, weights and tokenizer files{lookup}"
+            ) from error
         return ChatRenderer(tokenizer, **self.job.template())
 
     @cached_property
@@ -149,18 +150,6 @@ class Subject:
         answer = max(sequence.answer for sequence in sequences)
         longest = max(sequences, key=lambda sequence: sequence.needed)
         return replace(longest, answer=answer)
-
-    def _read(self, kind: Any, source: str) -> Any:
-        """A config or a tokenizer."""
-        try:
-            return kind.from_pretrained(source, local_files_only=not self.online)
-        except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
-            first = f"{type(error).__name__}: {first_line(error)}"
-            lookup = "" if self.online else "; a name on the hub is looked up with --online"
-            raise ConfigError(
-                f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
-                f"config.json, weights and tokenizer files{lookup}"
-            ) from error
 
 
 def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from rich.console import Console
 
 from gradus.core import Policy
 from gradus.core.files import digest
-from gradus.core.values import JsonDict
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.policies.tinker.policy import TokenCounts
@@ -27,8 +26,6 @@ from gradus.training.run.validation import sampling_policy
 
 GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
-
-Select = Callable[["RunContext"], JsonDict]  # the settings that a stage depends on
 
 
 class RunContext:
@@ -62,9 +59,11 @@ class RunContext:
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
         self.ledger = Ledger(job.recipe.prices, self.manifest, self.counts)
 
-    def inputs(self, select: Select) -> StageInputs:
-        """The inputs of a stage: settings, and the data and the code that they name."""
-        settings = select(self)
+    def inputs(self, sections: Sequence[str]) -> StageInputs:
+        """The inputs of a stage: sections of the recipe, and the data and the code that they name."""
+        # How a teacher is called changes no episode.
+        dumped = self.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
+        settings = {name: dumped[name] for name in ("environment", "seed", *sections)}
         if "model" in settings:  # a run can be moved together with its model, and be named in another way
             # Compared as seen from the run's folder: a path from elsewhere would make a moved run another one.
             settings["model"]["path"] = _as_seen_from(self.folder, self.recipe.model.path)
@@ -102,17 +101,6 @@ def _as_seen_from(folder: Path, model: str | None) -> str | None:
         return model
     path, run = Path(model).resolve(), folder.resolve()
     return os.path.relpath(path, run) if run.parent in path.parents else str(path)
-
-
-def section_of(*names: str) -> Select:
-    """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
-
-    def select(run: RunContext) -> JsonDict:
-        """The sections as JSON; how a teacher is called changes no episode."""
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
-        return {name: dumped[name] for name in ("environment", "seed", *names)}
-
-    return select
 
 
 def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import read_toml, write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
-from gradus.core.values import Json
+from gradus.core.values import Json, JsonDict
 from gradus.evidence.reports.results import differences, figure, headline_condition
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
+
+if TYPE_CHECKING:  # a context brings torch, which a reader of a run does not need
+    from gradus.runs.stages.context import RunContext
 
 # Pairs of GRPO's student and the model before it.
 _BEFORE = (
@@ -27,12 +28,12 @@ _BEFORE = (
 )
 
 
-def diagnose_run(folder: Path, *, console: Console) -> None:
+def do_doctor(run: RunContext, cost: JsonDict) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
-    document = diagnosis_of(folder)
-    write_json(folder / "doctor.json", document)
+    document = diagnosis_of(run.folder)
+    write_json(run.folder / "doctor.json", document)
     for part in diagnoses_table(document):
-        console.print(part, highlight=False)
+        run.console.print(part, highlight=False)
 
 
 def diagnosis_of(run: Path) -> Diagnoses:

@@ -26,7 +26,7 @@ from gradus.runs.money import costs_document, forecast_money
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
 from gradus.sandbox.locks import FolderLock
-from gradus.stats import format_money, format_number
+from gradus.stats import format_money, format_number, format_seconds
 from gradus.training.distributed.processes import world
 from gradus.training.run.trackers import check_trackers
 
@@ -100,7 +100,7 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
     # All inputs before the first stage: files that are edited while the run goes on change nothing.
-    inputs = {name: run.inputs(select) for name, (_, select) in stages.items()}
+    inputs = {name: run.inputs(sections) for name, (_, sections) in stages.items()}
     for name, (do, _) in stages.items():
         if run.manifest.done(name, inputs[name]):
             run.console.print(f"{name}: there already", style="dim")
@@ -189,8 +189,7 @@ def _cost_line(costs: Sequence[Json], *, every: bool) -> str:
         if row["seconds"] >= 0.5:  # less is written as 0 s
             planned = f" of {row['planned']:.0f} planned" if "planned" in row else ""
             stages.append(f"{row['stage']} {row['seconds']:.0f} s{planned}")
-    minutes, seconds = divmod(round(sum(row["seconds"] for row in costs)), 60)
-    line = f"it took {minutes} min {seconds} s" if minutes else f"it took {seconds} s"
+    line = f"it took {format_seconds(sum(row['seconds'] for row in costs))}"
     if stages:
         line += f" ({', '.join(stages)})"
     total = costs_document(costs, None).get("total")

@@ -29,7 +29,7 @@ from gradus.rollouts import write_episodes
 from gradus.runs.job import Job, resolve
 from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.context import GRADED, RunContext, run_policies, section_of
+from gradus.runs.stages.context import GRADED, RunContext, run_policies
 from gradus.runs.stages.evaluation import (
     add_promises,
     best_is_the_start,
@@ -125,7 +125,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
     check_trackers(recipe.trackers)
     # A given model is rolled out before training, as GRPO will sample from it.
     base = ("model", "grpo") if recipe.model.path else ()
-    stages = {"audit": STAGES["audit"], "eval": (_do_shared, section_of(*GRADED, "eval", *base))}
+    stages = {"audit": STAGES["audit"], "eval": (_do_shared, (*GRADED, "eval", *base))}
     numbers = [recipe.seed + index for index in range(seeds)]
     members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
     with ExitStack() as held:
@@ -160,8 +160,8 @@ def _require_same_settings(job: Job, folder: Path) -> None:
     stages = stages_of(job.recipe)
     run = RunContext(job, folder, redo=False, console=Console(quiet=True), stages=stages)
     run.manifest.leave_out(stages)
-    for name, (_, select) in stages.items():
-        run.manifest.done(name, run.inputs(select))
+    for name, (_, sections) in stages.items():
+        run.manifest.done(name, run.inputs(sections))
 
 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:

@@ -33,8 +33,8 @@ from gradus.runs.policies import make_policy, teacher_name
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.audits import audit_with_progress, store_audit
-from gradus.runs.stages.context import GRADED, TRAINED, RunContext, Select, run_policies, section_of
-from gradus.runs.stages.doctor import diagnose_run
+from gradus.runs.stages.context import GRADED, TRAINED, RunContext, run_policies
+from gradus.runs.stages.doctor import do_doctor
 from gradus.runs.stages.evaluation import (
     add_promises,
     best_is_the_start,
@@ -53,7 +53,9 @@ from gradus.training.tinker.weights import ServedTraining, measure_server
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
-Stage = tuple[Callable[[RunContext, JsonDict], None], Select]  # what it does, filling in its cost; its settings
+Stage = tuple[
+    Callable[[RunContext, JsonDict], None], Sequence[str]
+]  # what it does, filling in its cost; sections of the recipe
 
 
 def _do_model(run: RunContext, cost: JsonDict) -> None:
@@ -224,14 +226,14 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer, group: G
 
 
 STAGES: Mapping[str, Stage] = {
-    "model": (_do_model, section_of("model")),
-    "audit": (_do_audit, section_of("audit", *GRADED)),
-    "teach": (_do_teach, section_of("teach")),
-    "sft": (do_sft, section_of("model", "teach", "sft")),
-    "distill": (do_distill, section_of("model", "teach", "sft", "distill")),
-    "grpo": (do_grpo, section_of(*TRAINED)),
-    "eval": (_do_eval, section_of(*TRAINED, "eval", "promises")),
-    "doctor": (lambda run, cost: diagnose_run(run.folder, console=run.console), section_of(*TRAINED, "eval")),
+    "model": (_do_model, ("model",)),
+    "audit": (_do_audit, ("audit", *GRADED)),
+    "teach": (_do_teach, ("teach",)),
+    "sft": (do_sft, ("model", "teach", "sft")),
+    "distill": (do_distill, ("model", "teach", "sft", "distill")),
+    "grpo": (do_grpo, TRAINED),
+    "eval": (_do_eval, (*TRAINED, "eval", "promises")),
+    "doctor": (do_doctor, (*TRAINED, "eval")),
 }
 
 
