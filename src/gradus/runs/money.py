@@ -132,7 +132,7 @@ def judges_of(grader: Grader) -> list[Judge]:
     return [function for function in functions if isinstance(function, Judge)]
 
 
-def costs_document(stages: Sequence[Json], results: Results | None) -> Costs:
+def costs_document(stages: Sequence[Json], results: Results) -> Costs:
     """Returns what ``costs.json`` holds: the stages, their total, and the gain in reward for each dollar of it."""
     costs = [stage["cost"] for stage in stages if stage.get("cost") is not None]
     total = fsum(costs) if costs else None
@@ -140,9 +140,9 @@ def costs_document(stages: Sequence[Json], results: Results | None) -> Costs:
     return {"schema": SCHEMA, "stages": rows, "total": total, "gain_per_dollar": _gain(results, total)}
 
 
-def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
+def _gain(results: Results, total: float | None) -> GainPerDollar | None:
     """What the trained model is above its base under the first condition, divided by what the run cost; None without either."""
-    if not total or results is None or not results["conditions"]:
+    if not total:
         return None
     pairs = next(iter(results["conditions"].values()))["pairs"]
     for name in ("grpo - base", "distill - base", "sft - base"):  # the last stage that trained

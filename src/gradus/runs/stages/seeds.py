@@ -31,13 +31,13 @@ from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import GRADED, RunContext, run_policies
 from gradus.runs.stages.evaluation import (
-    add_promises,
     best_is_the_start,
     evaluate_in_run,
     graders_of,
     read_rollouts,
+    write_results,
 )
-from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder, run_stages, write_costs
+from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder, run_stages
 from gradus.runs.stages.stages import STAGES, stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
@@ -111,7 +111,7 @@ def train_seed(arguments: Json) -> None:
 SHARED = "eval/shared.jsonl.gz"
 
 
-def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = False, anyway: bool = False) -> Path:
+def run_seeds(job: Job, folder: Path, *, seeds: int, redo: bool = False, anyway: bool = False) -> Path:
     """Train a job from ``seeds`` seeds, the recipe's and the following ones, and return the folder with all of them.
 
     They are trained beside each other, each in a process with one thread; the numbers do not depend on it. Environments and rewards that only
@@ -120,7 +120,6 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
     recipe = job.recipe
     if seeds < 2:
         raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
-    folder = folder or recipe.default_folder()
     require_folder(folder, several=True)
     check_trackers(recipe.trackers)
     # A given model is rolled out before training, as GRPO will sample from it.
@@ -149,9 +148,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
         else:
             train_here(members, folder / SHARED, redo=redo, console=run.console)
         _evaluate(run, numbers)
-        costs = _costs(run, list(members))
-        write_costs(folder, costs)
-        finish(run, costs)
+        finish(run, _costs(run, list(members)))
     return folder
 
 
@@ -208,11 +205,8 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     )
     if section.samples > 1:
         document["samples"] = section.samples
-    add_promises(run, document)
     starts = [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]
-    if starts:
-        document["best_is_the_start"] = starts
-    write_json(run.folder / "results.json", document)
+    write_results(run, document, starts)
 
 
 def _costs(run: RunContext, members: Sequence[Path]) -> list[JsonDict]:

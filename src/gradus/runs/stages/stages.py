@@ -16,7 +16,6 @@ from rich.text import Text
 
 from gradus.auditing.result import MARKS, STYLES
 from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
-from gradus.core.files import write_json
 from gradus.core.values import JsonDict
 from gradus.evidence.evaluation import Evaluation
 from gradus.evidence.reports import prepare_report
@@ -36,12 +35,12 @@ from gradus.runs.stages.audits import audit_with_progress, store_audit
 from gradus.runs.stages.context import GRADED, TRAINED, RunContext, run_policies
 from gradus.runs.stages.doctor import do_doctor
 from gradus.runs.stages.evaluation import (
-    add_promises,
     best_is_the_start,
     evaluate_in_run,
     graders_of,
     read_rollouts,
     shown_groups,
+    write_results,
 )
 from gradus.runs.stages.teaching import teach
 from gradus.runs.stages.training_stages import do_distill, do_grpo, do_sft
@@ -146,11 +145,7 @@ def _do_eval(run: RunContext, cost: JsonDict) -> None:
         pairs=run.job.pairs(),
         checkpoint="grpo/best",
     )
-    document = evaluation.to_json()
-    add_promises(run, document)
-    if best_is_the_start(run.folder / "grpo"):
-        document["best_is_the_start"] = True
-    write_json(run.folder / "results.json", document)
+    write_results(run, evaluation.to_json(), best_is_the_start(run.folder / "grpo"))
     flat = evaluation.flat
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
     _write_report_episodes(run, evaluation, policies)
