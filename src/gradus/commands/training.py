@@ -31,7 +31,7 @@ from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
 from gradus.core.findings import EXIT_CODES, Finding, worst
 from gradus.core.printing import quiet
-from gradus.core.values import Json, JsonDict
+from gradus.core.values import Json, JsonDict, without_none
 
 if TYPE_CHECKING:
     from gradus.runs.job import Job
@@ -281,7 +281,7 @@ def _settings_of(options: RunArguments) -> JsonDict:
     from gradus.runs.recipe.tables import parse_changes
 
     model, max_cost = options.get("model"), options.get("max_cost")
-    named = {
+    settings: JsonDict = {
         "model.path": None if model is None else os.fspath(model),
         "seed": options.get("seed"),
         "grader": options.get("grader"),
@@ -289,8 +289,7 @@ def _settings_of(options: RunArguments) -> JsonDict:
         "trackers": as_list(options.get("trackers", ())) or None,
         "prices.max_cost": None if max_cost is None else read_dollars(max_cost),
     }
-    settings = {key: value for key, value in named.items() if value is not None}
-    return {**settings, **adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
+    return {**without_none(settings), **adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
 
 
 def fixed_keys(job: Job, data: Any, options: RunArguments) -> frozenset[str]:

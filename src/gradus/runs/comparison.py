@@ -13,12 +13,13 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import MANIFEST, ManifestDocument, Results, read_document
 from gradus.core.files import read_toml
 from gradus.core.printing import go_around
-from gradus.core.values import Json, is_table
+from gradus.core.values import flattened
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.reports.verdict import STUDENTS
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.manifest import CHECKPOINTS
+from gradus.runs.recipe.record import Recipe
 from gradus.runs.task_results import TASKS, task_episodes
 
 _COMPARED = (*STUDENTS, "base")  # the first that all runs have is compared
@@ -212,13 +213,11 @@ def _grading_code(run: Path) -> dict[str, str]:
 
 def differing_settings(runs: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     """Recipe keys whose values differ -> run -> value: the default if a recipe leaves it out, a dash without one."""
-    from gradus.runs.recipe.record import Recipe  # it brings torch
-
-    defaults = _flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True))
-    tables = {name: defaults | _flattened(read_toml(folder / "recipe.toml")) for name, folder in runs.items()}
+    defaults = flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True))
+    tables = {name: defaults | flattened(read_toml(folder / "recipe.toml")) for name, folder in runs.items()}
     differing: dict[str, dict[str, str]] = {}
     for key in dict.fromkeys(chain.from_iterable(tables.values())):
-        values = {name: table.get(key, "–") for name, table in tables.items()}
+        values = {name: str(table.get(key, "–")) for name, table in tables.items()}
         if len(set(values.values())) > 1:
             differing[key] = values
     return differing
@@ -245,12 +244,3 @@ def _require_one(what: str, values: Mapping[str, str], remedy: str = "compare ru
     if len(set(values.values())) > 1:
         differing = ", ".join(f"{name} {value}" for name, value in values.items())
         raise ConfigError(f"the runs were not graded in one way ({what}: {differing}); {remedy}")
-
-
-def _flattened(table: Json, path: str = "") -> dict[str, str]:
-    """A table's values as texts, by dotted keys."""
-    values: dict[str, str] = {}
-    for name, value in table.items():
-        key = f"{path}.{name}" if path else name
-        values |= _flattened(value, key) if is_table(value) else {key: str(value)}
-    return values

@@ -29,7 +29,6 @@ from gradus.runs.forecast.model_probe import check_model
 from gradus.runs.job import vocabulary_of
 from gradus.runs.manifest import stage_names
 from gradus.runs.policies import make_policy, teacher_name
-from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.audits import audit_with_progress, store_audit
 from gradus.runs.stages.context import GRADED, TRAINED, RunContext, run_policies
@@ -110,19 +109,17 @@ def _do_teach(run: RunContext, cost: JsonDict) -> None:
     section = run.recipe.teach
     name = teacher_name(run.spec, section.policy)
     path = run.folder / "teach" / "episodes.jsonl.gz"
-    with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
-        policy = make_policy(run.spec, name, remote=section.remote.model_dump())
-        run.ledger.charge(policy, run.recipe.prices.teacher)
-        summary = teach(
-            run.spec,
-            policy,
-            episodes=section.episodes,
-            path=path,
-            grader=run.grader,
-            seed=run.recipe.seed,
-            reserved=reserved_ids(run.spec, run.recipe.grpo),
-            progress=advance,
-        )
+    policy = make_policy(run.spec, name, remote=section.remote.model_dump())
+    run.ledger.charge(policy, run.recipe.prices.teacher)
+    summary = teach(
+        run.spec,
+        policy,
+        episodes=section.episodes,
+        path=path,
+        grader=run.grader,
+        seed=run.recipe.seed,
+        reserved=reserved_ids(run.spec, run.recipe.grpo),
+    )
     run.console.print(summary.sentence(path), highlight=False)
     # A reward that fails on every answer would fail on all of GRPO's too, hours later.
     if summary.reward_mean is None and summary.reason is not None:
