@@ -198,7 +198,7 @@ def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwe
 
 
 def test_a_name_on_the_hub_is_not_asked_for(tmp_path: Path) -> None:
-    skipped = found("model", "arithmetic", tmp_path, changes=["model.path=somebody/some-model"])
+    skipped = found("model", "arithmetic", tmp_path, model="somebody/some-model")
     assert (skipped[0][0], "--online" in skipped[0][2]) == ("open", True)
 
 

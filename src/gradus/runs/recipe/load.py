@@ -130,7 +130,7 @@ def _parameters(model: str, *, online: bool) -> int | None:
     try:
         return read_shape(find_model(model) or model, online=ask_hub).parameters
     except ConfigError as error:
-        if ask_hub and isinstance(error.__cause__, OSError):
+        if ask_hub and isinstance(error.__context__, OSError):
             raise
     return None
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.text import Text
 
-from gradus.auditing.result import MARKS, STYLES
+from gradus.auditing.result import screen
 from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
+from gradus.core.printing import verbose
 from gradus.core.values import JsonDict
 from gradus.evidence.evaluation import Evaluation
 from gradus.evidence.reports import prepare_report
@@ -89,13 +89,10 @@ def _do_audit(run: RunContext, cost: JsonDict) -> None:
         run.spec, run.grader, episodes=section.episodes, budget=section.budget, seed=run.recipe.seed
     )
     store_audit(run.spec, result, run.folder)
-    evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
-    for check in result.checks:
-        mark = (MARKS[check.status], STYLES[check.status])
-        seen = evidence.get(check.subject, "")
-        run.console.print(Text.assemble(f"  {check.subject:<15} ", mark, f"  {seen}"))
-    run.console.print(result.summary, highlight=False)
+    for part in screen(result, whole=verbose()):
+        run.console.print(part, highlight=False)
     if result.verdict == "fail" and not run.anyway:
+        evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
         name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
         fault = f"{run.grader.name}, which fails ({name}: {reason}; see {page})"
