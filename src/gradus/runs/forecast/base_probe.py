@@ -23,7 +23,7 @@ from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
 from gradus.stats import Interval, format_interval, mean_interval
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, episode_samples
+from gradus.training.data.sequences import TrainingSample, episode_samples, sampled_tokens
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import reserved_ids, training_tasks
 from gradus.training.engine.loss_step import TrainingError
@@ -113,7 +113,7 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
     # What judges is not asked: the settings are fitted to these answers.
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
-    part = max(1, count // _PARTS)
+    part = count // _PARTS
     groups: list[Group] = []
     speeds: list[float] = []
     seconds = grading = 0.0
@@ -135,7 +135,7 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
             groups += rolled.groups
             seconds += spent
             grading += rolled.seconds["environment"] + rolled.seconds["reward"]
-            speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
+            speeds.append(sum(map(sampled_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
     train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]])
     episodes = [episode for group in groups for episode in group.episodes]
@@ -178,7 +178,7 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
         varied=mean_interval([float(len(different) > 1) for different in rewards]),
         cut=mean_interval(cut),
         paid=max(paid, default=None),
-        lengths=[_tokens(episode) for episode in episodes],
+        lengths=[sampled_tokens(episode) for episode in episodes],
         longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
@@ -206,11 +206,6 @@ def _answers(episode: Episode) -> str:
 def _length(turn: Turn) -> int:
     """Sampled tokens of a turn."""
     return len(turn.tokens.action_ids) if turn.tokens else 0
-
-
-def _tokens(episode: Episode) -> int:
-    """Sampled tokens of an episode."""
-    return sum(map(_length, episode.turns))
 
 
 def _training_seconds(

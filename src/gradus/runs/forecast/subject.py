@@ -8,17 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.core import ConfigError, Episode, Grader, GradusError
+from gradus.core import ConfigError, Episode, Grader, GradusError, Turn
 from gradus.core.errors import first_line
 from gradus.core.findings import Finding
 from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
+from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
 from gradus.runs.job import Job, vocabulary_of
 from gradus.runs.policies import scripted_names
 from gradus.runs.shapes import ModelShape, read_shape
+from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sft_sequences import text_sequences
 
 
 def passed(evidence: str) -> Finding:
@@ -139,34 +142,28 @@ class Subject:
     @cached_property
     def longest(self) -> Longest:
         """The longest training sequence among :attr:`episodes`, in the model's tokens."""
+        words = LoadedTokenizer(tokenizer=self.renderer.tokenizer, renderer=self.renderer, path=self.model)
+        # A constant answer may be invalid, and is as long as it is.
+        episodes = [replace(episode, turns=tuple(map(_valid, episode.turns))) for episode in self.episodes]
         allowed = self.recipe.grpo.sampling.max_new_tokens
-        sequences: list[Longest] = []
-        for episode in self.episodes:
-            sequences += _sequences(episode, self.renderer, allowed)
-        if not sequences:
-            raise ConfigError(
-                f"no episode of {self.spec.name} has a turn; look at it with gradus show --play {self.spec.name}"
-            )
+        sequences = [_lengths(sample, allowed) for sample in text_sequences(words, episodes)]
         answer = max(sequence.answer for sequence in sequences)
         longest = max(sequences, key=lambda sequence: sequence.needed)
         return replace(longest, answer=answer)
 
 
-def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
-    """The training sequences of an episode: a restart opens a new one."""
-    sequences: list[Longest] = []
-    turns = first = prompts = answers = longest = 0
-    speaker = renderer.for_tools(episode.tools)
-    for turn in episode.turns:
-        if turn.index == 0 or turn.restart:
-            turns = answers = longest = 0
-            first = prompts = len(speaker.first(episode.system_prompt, turn.shown))
-        else:
-            prompts += len(speaker.following(turn.shown))
-        needed = prompts + answers + allowed
-        answer = len(speaker.encode_answer(turn.action))
-        turns, answers, longest = turns + 1, answers + answer, max(longest, answer)
-        sequences.append(
-            Longest(turns=turns, first=first, prompts=prompts, answers=answers, answer=longest, needed=needed)
-        )
-    return sequences
+def _valid(turn: Turn) -> Turn:
+    return replace(turn, valid=True)
+
+
+def _lengths(sample: TrainingSample, allowed: int) -> Longest:
+    """The lengths of a training sequence. ``allowed``: tokens of the model's last answer."""
+    answers = ints(sample.turns.unique(return_counts=True)[1])
+    return Longest(
+        turns=len(answers),
+        first=int(sample.positions[0]),
+        prompts=len(sample) - sample.actions,
+        answers=sample.actions,
+        answer=max(answers),
+        needed=len(sample) - answers[-1] + allowed,
+    )
