@@ -18,7 +18,7 @@ from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.reports.verdict import STUDENTS
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
-from gradus.runs.manifest import CHECKPOINTS
+from gradus.runs.manifest import UNTRAINED
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.task_results import TASKS, task_episodes
 
@@ -74,8 +74,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
     files = {name: _episodes(folder, stored[name], policy[name]) for name, folder in runs.items()}
     document = _paired(_spec_of(first), files, first["conditions"])
     document["checkpoint"] = "/".join(dict.fromkeys(policy.values()))
-    untrained = [name for name, (stage, _) in CHECKPOINTS.items() if stage == "model"]
-    single = [name for name in runs if policy[name] not in untrained and len(files[name]) == 1]
+    single = [name for name in runs if policy[name] not in UNTRAINED and len(files[name]) == 1]
     if single:
         # An interval over tasks says nothing about how another training seed would have come out.
         document["one_checkpoint"] = single
@@ -191,9 +190,8 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
     remedy = f"evaluate them with one grader: {again}"
     code = {name: _grading_code(folder) for name, folder in runs.items()}
-    first, *others = code.values()
     # A run without a digest, as of rows in memory, is no proof of another grading.
-    for label in sorted(set(first).intersection(*others)):
+    for label in sorted(set.intersection(*map(set, code.values()))):
         _require_one(label, {name: digests[label] for name, digests in code.items()}, remedy)
     for key, values in differing_settings(runs).items():
         if f"{key}.".startswith(_GRADING):

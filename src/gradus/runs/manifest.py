@@ -54,6 +54,9 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
     "grpo-greedy": ("grpo", True),
 }
 
+# The models before any training.
+UNTRAINED = [name for name, (stage, _) in CHECKPOINTS.items() if stage == "model"]
+
 _CONFIGS = {"sft": SftConfig, "grpo": GrpoConfig}
 # Settings that change no number, such as the number of threads.
 _RESOURCES = {f"{stage}.{key}" for stage, config in _CONFIGS.items() for key in config.resources}

@@ -130,7 +130,7 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
     return ModelShape(
         name=str(path_or_name),
         architecture=config.model_type,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=model.num_parameters(),
         matrices=sum(weight.numel() for weight in linear),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,

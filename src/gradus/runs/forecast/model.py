@@ -152,8 +152,8 @@ def changes_for_card(job: Job, memory: str, *, online: bool) -> list[str]:
         wrong = too_long(subject)
         if wrong is not None:  # no smaller batch shortens a sequence
             raise ConfigError(f"{wrong.evidence}; {wrong.remedy}")
-        plan, config, changes = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
-    check_fits(plan, config)
+        plan, changes = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
+    check_fits(plan, job.recipe.grpo)
     # SFT holds the same model in the same memory, and trains the same adapters, at the rate of adapters.
     shared = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
     if "lora" in shared:

@@ -27,7 +27,7 @@ from gradus.evidence.evaluation import compare_seeds
 from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
 from gradus.runs.job import Job, resolve
-from gradus.runs.manifest import CHECKPOINTS
+from gradus.runs.manifest import CHECKPOINTS, UNTRAINED
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import GRADED, RunContext, run_policies
 from gradus.runs.stages.evaluation import (
@@ -172,8 +172,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
 def _do_shared(run: RunContext, cost: JsonDict) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
     # A nano model is made from the seed, so that each seed begins with another one.
-    is_given = run.recipe.model.path is not None
-    shared = {name for name, (stage, _) in CHECKPOINTS.items() if stage == "model" and is_given}
+    shared = UNTRAINED if run.recipe.model.path is not None else []
     names = [name for name in run.job.policies() if name in shared or name not in CHECKPOINTS]
     policies = run_policies(run, names)
     episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []

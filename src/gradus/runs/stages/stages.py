@@ -208,9 +208,9 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer, group: G
     for credited in credit_groups([group], config, renderer, weights=grader.weights):
         assert credited.advantages is not None
         member, turns = graded[credited.episode], credited.turns.numpy()
-        # Not sums[turns] += ..., which adds once to a turn that occurs many times.
-        np.add.at(sums[member], turns, credited.advantages.numpy())
-        np.add.at(tokens[member], turns, 1)
+        count = len(group.episodes[member].turns)
+        sums[member] += np.bincount(turns, credited.advantages.numpy(), count)
+        tokens[member] += np.bincount(turns, None, count)
     return [(total / np.maximum(count, 1)).tolist() for total, count in zip(sums, tokens, strict=True)]
 
 
