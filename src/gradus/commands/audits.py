@@ -192,20 +192,18 @@ def audit(
     require_rewards_used(functions, [grader])
     spec, functions = graded_environment(environment, functions, [grader])
     audited = spec.grader(grader)
-    if play:
-        settings = AuditSettings(episodes=episodes, seed=seed, unsafe=unsafe, limit=seconds)
-        _serve_game(spec, audited, settings, port)
-    result = audit_with_progress(
-        spec,
-        audited,
+    settings = AuditSettings(
         episodes=episodes,
         budget=budget,
         seed=seed,
-        elsewhere=_elsewhere(environment, functions),
-        unsafe=unsafe,
         limit=seconds,
+        unsafe=unsafe,
         found=_first_exploit(),
+        elsewhere=_elsewhere(environment, functions),
     )
+    if play:
+        _serve_game(spec, audited, settings, port)
+    result = audit_with_progress(spec, audited, settings)
     shown = Audit(spec, _judged(result, limits, environment), only_failed)
     for path in shown.save(out) if out is not None else ():
         note(f"written: {path}")

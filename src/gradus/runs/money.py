@@ -19,7 +19,6 @@ from gradus.rewards.judge import Judge
 from gradus.rollouts.under_way import first_sight
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest
-from gradus.runs.recipe.record import PricesSection
 from gradus.stats import format_money
 
 STEPS = ("step", "sft", "distill")  # kinds of records of a step of training
@@ -33,8 +32,9 @@ class Ledger:
     last one if another like it could be too much. What was done is kept, and a raised limit goes on there.
     """
 
-    def __init__(self, prices: PricesSection, manifest: Manifest, counts: TokenCounts) -> None:
-        self.prices, self._manifest, self._counts = prices, manifest, counts
+    def __init__(self, job: Job, manifest: Manifest, counts: TokenCounts) -> None:
+        self._job, self._manifest, self._counts = job, manifest, counts
+        self.prices = job.recipe.prices
         self.account = Account()
         self._began, self._before = 0.0, 0.0
         self._stopped = False
@@ -49,6 +49,11 @@ class Ledger:
         # Each stage has an account of its own, whose limit is what earlier stages left.
         self.account = Account(limit=budget)
         self._began, self._before, self._stopped = time.perf_counter(), 0.0, False
+        for judge in judges_of(self._job.grader):
+            judge.price = judge.price or self.prices.judge
+            judge.account.parent = self.account
+        for reader in self._job.environment.asks:
+            self.charge(reader, self.prices.reader)
         paid = row.get("paid", 0.0)
         try:
             yield
@@ -88,12 +93,6 @@ class Ledger:
             if price is not None:  # else the policy may have one of its own
                 usage.price = Price(prompt=price[0], completion=price[1])
             usage.account.parent = self.account
-
-    def charge_judges(self, grader: Grader) -> None:
-        """Puts what the judges among a grader's functions cost on the stage's account."""
-        for judge in judges_of(grader):
-            judge.price = judge.price or self.prices.judge
-            judge.account.parent = self.account
 
     def costs(self) -> list[JsonDict]:
         """The manifest's rows, each with its ``cost`` if there is a price."""

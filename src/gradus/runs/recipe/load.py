@@ -11,10 +11,8 @@ The layers, of which a later one wins:
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,7 +26,7 @@ from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardChoice, RewardConfig
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.recipe.starter import by_size, reads_of
+from gradus.runs.recipe.starter import by_size, packaged_table, reads_of
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
 from gradus.runs.shapes import read_shape
 from gradus.training.config import GrpoConfig
@@ -193,8 +191,7 @@ def _complaint(error: Any) -> str:
 @cache
 def trl_names() -> dict[str, str]:
     """TRL's settings and the recipe keys in their place."""
-    text = resources.files("gradus.runs.recipe").joinpath("trl_names.toml").read_text(encoding="utf-8")
-    return {name: str(key) for name, key in tomllib.loads(text).items()}
+    return packaged_table("trl_names.toml")
 
 
 def _keys_of(section: Sequence[Any]) -> list[str]:

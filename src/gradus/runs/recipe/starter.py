@@ -44,10 +44,14 @@ _ROUND = 16
 _DATA_SETS = ("gsm8k", "jsonl", "csv", "parquet")  # behind these names stands a path, whatever it looks like
 
 
+def packaged_table(file: str) -> JsonDict:
+    """A TOML file beside this module."""
+    return tomllib.loads(resources.files("gradus.runs.recipe").joinpath(file).read_text(encoding="utf-8"))
+
+
 def _settings(name: str) -> JsonDict:
     """A table of ``starter.toml``."""
-    text = resources.files("gradus.runs.recipe").joinpath("starter.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)[name]
+    return packaged_table("starter.toml")[name]
 
 
 # What a reward reads: the reference answer beside a plain one, tags, or any text.

@@ -57,7 +57,7 @@ class RunContext:
             training_tasks(self.spec, self.recipe.grpo, 0, 1, reserved)
         self.counts = TokenCounts()  # of a server, in the stage that is being done
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
-        self.ledger = Ledger(job.recipe.prices, self.manifest, self.counts)
+        self.ledger = Ledger(job, self.manifest, self.counts)
 
     def inputs(self, sections: Sequence[str]) -> StageInputs:
         """The inputs of a stage: sections of the recipe, and the data and the code that they name."""

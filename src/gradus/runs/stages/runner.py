@@ -106,9 +106,6 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         try:
             run.counts.clear()
             with run.manifest.doing(name, inputs[name]) as cost, run.ledger.paying(name, cost):
-                run.ledger.charge_judges(run.grader)
-                for policy in run.spec.asks:
-                    run.ledger.charge(policy, run.recipe.prices.reader)
                 do(run, cost)
                 cost.update(run.counts.as_costs())
         finally:  # the next stage computes with as many threads as in a run that was broken off before it

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradus.auditing import AuditSettings
 from gradus.auditing.result import screen
 from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
 from gradus.core.printing import verbose
@@ -85,9 +86,8 @@ def _do_audit(run: RunContext, cost: JsonDict) -> None:
         )
         return
     section = run.recipe.audit
-    result = audit_with_progress(
-        run.spec, run.grader, episodes=section.episodes, budget=section.budget, seed=run.recipe.seed
-    )
+    settings = AuditSettings(episodes=section.episodes, budget=section.budget, seed=run.recipe.seed)
+    result = audit_with_progress(run.spec, run.grader, settings)
     store_audit(run.spec, result, run.folder)
     for part in screen(result, whole=verbose()):
         run.console.print(part, highlight=False)
