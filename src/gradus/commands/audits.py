@@ -19,7 +19,7 @@ from gradus import core
 from gradus.commands.entries import command
 from gradus.commands.environments import graded_environment
 from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, require_rewards_used, writes
-from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note
+from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note, serve_page
 from gradus.commands.training import make_job
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import check_file_can_be_written
@@ -243,7 +243,6 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     from gradus.auditing import audit_any
     from gradus.auditing.text.tasks import TASKS, subject_of
     from gradus.interop.play import ExploitPage, play_app
-    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
 
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
@@ -251,9 +250,7 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     page = ExploitPage(subject=subject)
     # In a thread: the page can be used at once, and what the audit finds comes up on it.
     page.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
-    with listen("127.0.0.1", port) as listener:
-        note(f"exploit {grader.name} yourself at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(play_app(page), ws="none"), listener)
+    serve_page(play_app(page), port, f"exploit {grader.name} yourself")
     sys.exit(EXIT_CODES["pass"])
 
 

@@ -25,7 +25,7 @@ from gradus.commands.options import (
     as_list,
     known_options,
 )
-from gradus.commands.output import CommandCall, Shown, next_command, note
+from gradus.commands.output import CommandCall, Shown, next_command, serve_page
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
@@ -220,12 +220,9 @@ def report(
     if not live:
         return load_run(run).report(show=False)
     from gradus.interop.live import live_app
-    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
 
     folder = load_run(run).folder
-    with listen("127.0.0.1", port) as listener:
-        note(f"{folder} at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(live_app(folder), ws="none"), listener)
+    serve_page(live_app(folder), port, str(folder))
     return folder
 
 

@@ -200,11 +200,9 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
 
 def _grading_code(run: Path) -> dict[str, str]:
     """The beginnings of the digests of the code of one's own that graded a run's evaluation."""
-    places = [run, *seed_folders(run).values()]
-    manifests = [place / MANIFEST for place in places if (place / MANIFEST).is_file()]
-    if not manifests:
+    if not (run / MANIFEST).is_file():
         return {}
-    stages = read_document(manifests[0], ManifestDocument)["stages"]
+    stages = read_document(run / MANIFEST, ManifestDocument)["stages"]
     code = stages["eval"]["code"] if "eval" in stages else {}
     return {label: digest[:8] for label, digest in code.items()}
 
