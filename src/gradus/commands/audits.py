@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 from gradus import core
 from gradus.commands.entries import command
 from gradus.commands.environments import graded_environment
-from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, require_rewards_used, writes
+from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, writes
 from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note, serve_page
 from gradus.commands.training import make_job
 from gradus.core import ConfigError, EnvironmentSpec
@@ -189,7 +189,6 @@ def audit(
     environment, functions = _subject(subject, rows, rewards)
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, functions)
-    require_rewards_used(functions, [grader])
     spec, functions = graded_environment(environment, functions, [grader])
     audited = spec.grader(grader)
     settings = AuditSettings(

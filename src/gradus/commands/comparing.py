@@ -25,7 +25,6 @@ from gradus.commands.options import (
     Temperature,
     as_list,
     known_options,
-    require_rewards_used,
     writes,
 )
 from gradus.commands.output import CommandCall, Shown, next_command, note
@@ -154,7 +153,6 @@ def evaluate(
     known_options(options, EvaluationOptions, "gradus.evaluate", also=("policies", "against", "env"))
     graders, rewards, pairs = options.get("graders"), options.get("rewards", ()), options.get("pairs")
     graders = as_list(graders) if graders else None
-    require_rewards_used(rewards, graders or ())
     spec, _ = graded_environment(env, rewards, graders or ())
     sampling = {"temperature": options.get("temperature"), "max_new_tokens": options.get("max_new_tokens")}
     evaluated = _policies_of([policies, against], spec, **sampling)

@@ -22,7 +22,6 @@ from gradus.commands.options import (
     RecipeOptions,
     StageOptions,
     known_options,
-    require_rewards_used,
     writes,
 )
 from gradus.commands.output import CommandCall, Shown, next_command, note
@@ -95,7 +94,6 @@ def teach(
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
-    require_rewards_used(rewards, [grader])
     spec, _ = graded_environment(environment, rewards, [grader])
     name = teacher_name(spec, None if policy is None else os.fspath(policy))
     teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens)
