@@ -119,18 +119,16 @@ class Job:
             "tool_calls": None if model.tool_calls == "auto" else model.tool_calls,
         }
 
-    def loading(self) -> JsonDict:
-        """Returns options of ``load_model`` for the model that the run begins with."""
-        return {**self.template(), **self.loading_trained(), "quantize": self.recipe.grpo.quantize}
-
-    def loading_trained(self) -> JsonDict:
-        """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization."""
+    def loading(self, *, trained: bool = False) -> JsonDict:
+        """Returns options of ``load_model`` for the model that the run begins with, or a checkpoint of it, which stores its quantization."""
         grpo = self.recipe.grpo
         return {
+            **self.template(),
             "dtype": grpo.weights_dtype,
             "autocast": grpo.autocast,
             "attention": grpo.attention,
             "device": grpo.device,
+            "quantize": None if trained else grpo.quantize,
         }
 
     def address(self, model: str | None = None) -> WeightsAddress | None:

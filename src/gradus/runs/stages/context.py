@@ -126,9 +126,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     if address is not None:
         sampling = grpo.sampling.changed(temperature=0 if greedy else None)
         return served_policy(address, run.job.words(address, model), sampling, name=name, counts=run.counts)
-    # A checkpoint stores what it was trained with; the model before any knows nothing of the recipe.
-    options = run.job.loading() if stage == "model" else run.job.loading_trained()
     make = partial(sampling_policy, spec=run.spec, config=grpo, name=name, greedy=greedy)
     prompt = run.recipe.eval.prompted if name == "prompted" else None
-    load = partial(load_model, model, **options)
+    load = partial(load_model, model, **run.job.loading(trained=stage != "model"))
     return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name, system_prompt=prompt)

@@ -141,6 +141,7 @@ def run_seeds(job: Job, folder: Path, *, seeds: int, redo: bool = False, anyway:
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted(trained)})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
+            run.manifest.keep()  # what is gone has no checksum
         parallel = min(seeds_at_once(), seeds)
         # Another process finds environments and rewards by their names alone.
         if parallel > 1 and job.portable:
