@@ -79,10 +79,8 @@ def memory_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, har
 
 def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:
     """Bytes of one weight."""
-    if config.autocast:
-        return 4
     automatic = "float32" if hardware.kind == "cpu" else "bfloat16"
-    return _BYTES.get(automatic if config.dtype == "auto" else config.dtype, 4)
+    return _BYTES.get(automatic if config.weights_dtype == "auto" else config.weights_dtype, 4)
 
 
 def trained_parameters(shape: ModelShape, config: TrainerConfig) -> int:

@@ -172,20 +172,23 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
 
 def _do_shared(run: RunContext, cost: JsonDict) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
-    # A nano model is made from the seed, so that each seed begins with another one.
-    shared = UNTRAINED if run.recipe.model.path is not None else []
-    names = [name for name in run.job.policies() if name in shared or name not in CHECKPOINTS]
-    policies = run_policies(run, names)
+    policies = run_policies(run, _shared_policies(run.job))
     episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
     cost.update(episodes=len(episodes))
+
+
+def _shared_policies(job: Job) -> list[str]:
+    """The policies that no training seed changes. A nano model is made from the seed, so that each seed begins with another one."""
+    untrained = UNTRAINED if job.recipe.model.path is not None else []
+    return [name for name in job.policies() if name in untrained or name not in CHECKPOINTS]
 
 
 def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     """One results.json over all seeds, from the episodes that each of them stored."""
     section = run.recipe.eval
     names = run.job.policies()
-    shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
+    shared = _shared_policies(run.job)
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for seed in seeds:
         stored = read_rollouts(run.folder / f"seed-{seed}" / "eval" / "episodes.jsonl.gz")
