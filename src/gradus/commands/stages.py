@@ -198,10 +198,9 @@ def distill(
 
     known_options(options, RecipeOptions, "gradus.distill")
     name = os.fspath(student)
-    settings = {**parse_changes(options.get("settings", ())), "distill.teacher": os.fspath(teacher)}
-    if steps is not None:
-        settings["distill.max_steps"] = steps
-    options["settings"], options["model"] = settings, None if name == "nano" else name
+    settings = without_none({"distill.teacher": os.fspath(teacher), "distill.max_steps": steps})
+    options["settings"] = parse_changes(options.get("settings", ())) | settings
+    options["model"] = None if name == "nano" else name
     return _trained(("distill",), make_job(data, **options), Path(out))
 
 

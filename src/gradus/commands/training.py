@@ -142,10 +142,8 @@ def train(
     known_options(options, RunOptions, "gradus.train", also=("model", "data", "tasks", "steps", "warm_start"))
     if tasks is not None:
         data = agent(cast(Callable[..., Any], data), tasks)
-    changes: JsonDict = {} if warm_start is None else {"teach.enabled": warm_start}
-    if steps is not None:
-        changes["grpo.max_steps"] = steps
-    options["settings"] = {**changes, **parse_changes(options.get("settings", ()))}
+    changes = without_none({"teach.enabled": warm_start, "grpo.max_steps": steps})
+    options["settings"] = changes | parse_changes(options.get("settings", ()))
     return run(data, model=model, **options)
 
 
