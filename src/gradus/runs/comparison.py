@@ -191,7 +191,8 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     remedy = f"evaluate them with one grader: {again}"
     code = {name: _grading_code(folder) for name, folder in runs.items()}
     # A run without a digest, as of rows in memory, is no proof of another grading.
-    for label in sorted(set.intersection(*map(set, code.values()))):
+    first, *others = code.values()
+    for label in sorted(set(first).intersection(*others)):
         _require_one(label, {name: digests[label] for name, digests in code.items()}, remedy)
     for key, values in differing_settings(runs).items():
         if f"{key}.".startswith(_GRADING):

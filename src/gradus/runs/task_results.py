@@ -48,7 +48,9 @@ def _inspect(sample: Json) -> tuple[str, int, float]:
     """The same of a sample of inspect, whose first scorer counts."""
     first, *_ = sample["scores"].values()
     score = first["value"]
-    return str(sample["id"]), int(sample.get("epoch", 1)), float(_LETTERS.get(score, score))
+    if score in _LETTERS:
+        score = _LETTERS[score]
+    return str(sample["id"]), int(sample.get("epoch", 1)), float(score)
 
 
 def task_episodes(path: Path) -> list[Episode]:

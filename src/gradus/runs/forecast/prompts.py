@@ -68,8 +68,9 @@ def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> Prompt
     jobs = {name: job.with_settings({_KEY: text}) for name, text in texts.items()}
     tasks = {name: _tasks_by_question(candidate.environment) for name, candidate in jobs.items()}
     # Questions that every candidate can ask: none of them is an example of a prompt.
-    shared = set.intersection(*map(set, tasks.values()))
-    questions = [question for question in next(iter(tasks.values())) if question in shared][:QUESTIONS]
+    first, *others = tasks.values()
+    shared = set(first).intersection(*others)
+    questions = [question for question in first if question in shared][:QUESTIONS]
     prompts: list[TriedPrompt] = []
     with progress_bar("prompts", len(jobs), "prompts") as advance:
         for name, candidate in jobs.items():

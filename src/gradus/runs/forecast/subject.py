@@ -158,7 +158,8 @@ def _valid(turn: Turn) -> Turn:
 
 def _lengths(sample: TrainingSample, allowed: int) -> Longest:
     """The lengths of a training sequence. ``allowed``: tokens of the model's last answer."""
-    answers = ints(sample.turns.unique(return_counts=True)[1])
+    # Turns of other sequences have no token here.
+    answers = [count for count in ints(sample.turns.bincount()) if count]
     return Longest(
         turns=len(answers),
         first=int(sample.positions[0]),

@@ -93,7 +93,7 @@ def _set(table: JsonDict, dotted: str, value: Any) -> None:
         key = _key(section, part, dotted)
         if isinstance(section, dict):
             cast(JsonDict, section).setdefault(key, {})
-        section = section[key]
+        section = cast(Any, section)[key]
         if not isinstance(section, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
     key = _key(section, last, dotted)

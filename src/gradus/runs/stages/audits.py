@@ -32,8 +32,12 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, settings: AuditSe
     """Returns the audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
     unit = "answers" if spec.max_turns == 1 else "episodes"
     with progress_bar(f"audit {grader.name}", 0, unit) as advance, redirect_stdout(sys.stderr):
-        settings = replace(settings, progress=lambda part, done, total: advance(done, total, part))
-        return audit_any(spec, grader, settings)
+
+        def show(part: str, done: int, total: int) -> None:
+            """Shows the audit's part and how far it is."""
+            advance(done, total, part)
+
+        return audit_any(spec, grader, replace(settings, progress=show))
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:

@@ -183,5 +183,5 @@ def _cost_line(costs: Costs, *, every: bool) -> str:
     line = f"it took {format_seconds(sum(row['seconds'] for row in rows))}"
     if stages:
         line += f" ({', '.join(stages)})"
-    total = costs["total"]
+    total = costs.get("total")
     return line if total is None else f"{line}; {format_money(total)}"
