@@ -33,7 +33,7 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, settings: AuditSe
     unit = "answers" if spec.max_turns == 1 else "episodes"
     with progress_bar(f"audit {grader.name}", 0, unit) as advance, redirect_stdout(sys.stderr):
 
-        def show(part: str, done: int, total: int) -> None:
+        def show(part: str, done: float, total: int) -> None:
             """Shows the audit's part and how far it is."""
             advance(done, total, part)
 
