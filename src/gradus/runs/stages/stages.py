@@ -52,9 +52,8 @@ from gradus.training.tinker.weights import ServedTraining, measure_server
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
-Stage = tuple[
-    Callable[[RunContext, JsonDict], None], Sequence[str]
-]  # what it does, filling in its cost; sections of the recipe
+# What it does, filling in its cost; the sections of the recipe that it depends on.
+Stage = tuple[Callable[[RunContext, JsonDict], None], Sequence[str]]
 
 
 def _do_model(run: RunContext, cost: JsonDict) -> None:
