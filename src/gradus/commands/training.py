@@ -362,8 +362,8 @@ def check(data: DataOrRecipe = None, *, online: bool = False, **options: Unpack[
     from gradus.runs.forecast.checks import check_job
     from gradus.runs.forecast.subject import Circumstances, from_error
 
-    known_options(options, RunArguments, "gradus.check", also=("data", "online"))
     try:
+        known_options(options, RunArguments, "gradus.check", also=("data", "online"))
         job = make_job(data, online=online, **options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
