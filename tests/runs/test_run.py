@@ -184,6 +184,6 @@ def test_the_threads_of_one_stage_are_not_those_of_the_next(tmp_path: Path) -> N
         seen.append(torch.get_num_threads())
         torch.set_num_threads(before + 1)
 
-    do_stages(run, {name: (stage, ()) for name in ("sft", "eval")})
+    do_stages(run, dict.fromkeys(("sft", "eval"), (stage, ())))
     assert seen == [before, before]
     assert torch.get_num_threads() == before
