@@ -22,7 +22,6 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.forecast import checks
 from gradus.runs.forecast.checks import CHECKS, setting_warnings
 from gradus.runs.forecast.data import faults
-from gradus.runs.forecast.subject import Circumstances, Subject
 from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.tables import own_recipes
@@ -267,7 +266,7 @@ def test_a_nano_model_keeps_the_settings_for_nano_models(
     for section in ("sft", "grpo", "teach", "eval"):
         assert getattr(job.recipe, section) == getattr(own, section)
     assert not job.recipe.promises, "they are about the nano model that the recipe makes"
-    assert not Subject(job, tmp_path, Circumstances()).trained
+    assert not job.pretrained
     make_job("rhythm", model=qwen)
     said = capsys.readouterr().err
     assert said.startswith("settings: the recipe's for a language model ([lm]), with rates and adapters by its 0.")

@@ -15,7 +15,7 @@ from gradus.core.frozen_record import frozen_record
 from gradus.core.spec import Vocabulary
 from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.from_rows import with_own_rewards
-from gradus.policies.local.folders import find_model
+from gradus.policies.local.folders import find_model, is_nano
 from gradus.policies.local.loading import LoadedTokenizer, load_tokenizer
 from gradus.policies.tinker.served import WeightsAddress, address_of
 from gradus.policies.tinker.service import server_of
@@ -44,6 +44,12 @@ class Job:
         """True if another process finds the same objects by the recipe's names."""
         names = [self.recipe.grpo.algorithm, *(entry.function for entry in self.rewards.entries)]
         return self.named and not any(name.startswith((IN_MEMORY, "__main__:")) for name in names)
+
+    @property
+    def pretrained(self) -> bool:
+        """True for a pretrained model, False for a nano model."""
+        path = self.recipe.model.path
+        return path is not None and not is_nano(path)
 
     def with_recipe(self, recipe: Recipe) -> Job:
         """Returns the job with other settings of the same environment and rewards."""

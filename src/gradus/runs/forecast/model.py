@@ -39,7 +39,7 @@ def model(subject: Subject) -> list[Finding]:
         return [failed(f"the tokenizer has {tokens} tokens, the model {rows}", "use the tokenizer of this model")]
     form = "plain labels, no chat template" if renderer.plain else "chat template extends turn by turn"
     findings = [passed(f"{subject.shape.architecture}, {tokens:,} tokens, {form}")]
-    if renderer.plain and subject.trained:
+    if renderer.plain and subject.job.pretrained:
         findings.append(warned("the tokenizer has no chat template", "use the chat model, not the base model"))
     return findings
 
@@ -61,7 +61,7 @@ def context(subject: Subject) -> list[Finding]:
     longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
     if longest.answer > allowed:
         remedy = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
-        report = failed if subject.trained else warned
+        report = failed if subject.job.pretrained else warned
         return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", remedy)]
     room = subject.shape.context or "any number of"
     return [passed(f"the longest sequence needs {longest.needed} of {room} tokens")]

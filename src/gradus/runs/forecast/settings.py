@@ -66,7 +66,7 @@ def _policy(subject: Subject, name: str) -> None:
 def settings(subject: Subject) -> list[Finding]:
     """Settings that are allowed and usually disappoint, and those of a nano model, which spoil a trained one."""
     findings = list(_disappointing(subject))
-    if subject.trained:
+    if subject.job.pretrained:
         findings = [*_for_nano(subject.recipe), *findings]
     grpo = subject.recipe.grpo
     return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]

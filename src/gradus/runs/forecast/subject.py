@@ -12,7 +12,7 @@ from gradus.core import ConfigError, Episode, Grader, GradusError, Turn
 from gradus.core.errors import first_line
 from gradus.core.findings import Finding
 from gradus.core.frozen_record import frozen_record
-from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
+from gradus.policies.local.folders import adapter_base, check_model_source, find_model, tokenizer_source
 from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
@@ -86,12 +86,6 @@ class Subject:
         if not self.grader.remote:
             return self.grader
         return Grader(name=self.grader.name, summary="not asked", compute=lambda episodes: [None] * len(episodes))
-
-    @property
-    def trained(self) -> bool:
-        """True for a pretrained model, False for a nano model."""
-        path = self.recipe.model.path
-        return path is not None and not is_nano(path)
 
     @cached_property
     def model(self) -> str:

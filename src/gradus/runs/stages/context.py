@@ -11,6 +11,8 @@ from rich.console import Console
 
 from gradus.core import Policy
 from gradus.core.files import digest
+from gradus.core.printing import quiet
+from gradus.core.terminal import Terminal
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.policies.tinker.policy import TokenCounts
@@ -41,13 +43,14 @@ class RunContext:
         folder: Path,
         *,
         redo: bool,
-        console: Console,
+        console: Console | None = None,
         anyway: bool = False,
         rolled_out: Path | None = None,
         lessons: Sequence[Path] = (),
         stages: Collection[str] = (),
     ) -> None:
-        self.job, self.folder, self.console, self.anyway = job, folder, console, anyway
+        self.job, self.folder, self.anyway = job, folder, anyway
+        self.console = console or Terminal(quiet=quiet())
         self.recipe, self.spec, self.grader = job.recipe, job.environment, job.grader
         self.rolled_out, self.lessons, self.stages = rolled_out, lessons, stages
         # A schedule of other components, or too few rows to train on, should fail now and not behind the stages before GRPO.

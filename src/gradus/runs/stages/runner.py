@@ -16,7 +16,7 @@ from rich.text import Text
 from gradus.core import ConfigError
 from gradus.core.documents import Costs, PromiseOutcome, Results, read_document
 from gradus.core.files import write_json, write_text
-from gradus.core.printing import quiet, verbose
+from gradus.core.printing import verbose
 from gradus.core.terminal import Terminal
 from gradus.core.values import Json, is_table
 from gradus.evidence.reports import run_figures, show_results, write_report
@@ -61,7 +61,7 @@ def run_stages(
             job,
             folder,
             redo=redo,
-            console=console or Terminal(quiet=quiet()),
+            console=console,
             anyway=anyway,
             rolled_out=rolled_out,
             lessons=lessons,

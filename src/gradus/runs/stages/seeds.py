@@ -20,7 +20,6 @@ from rich.text import Text
 from gradus.core import ConfigError, Episode, GradusError
 from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
-from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 from gradus.core.values import Json, JsonDict
 from gradus.evidence.evaluation import compare_seeds
@@ -129,7 +128,7 @@ def run_seeds(job: Job, folder: Path, *, seeds: int, redo: bool = False, anyway:
     members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
     with ExitStack() as held:
         held.callback(FolderLock(folder).release)
-        run = RunContext(job, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway, stages=stages)
+        run = RunContext(job, folder, redo=redo, anyway=anyway, stages=stages)
         if not redo:
             for member, member_job in members.items():
                 _require_same_settings(member_job, member)  # before any is trained
