@@ -17,6 +17,7 @@ import torch
 from gradus.core import EnvironmentSpec, Episode, Group, Turn
 from gradus.core.frozen_record import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
+from gradus.evidence.evaluation import first_failure
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.rollouts import roll_out
 from gradus.runs.job import Job
@@ -171,7 +172,6 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
     unpaid = [place for place, holds in enumerate(stated) if holds and not values[place]]
     place = next(iter(unpaid), 0)
     example = episodes[place]
-    errors = [episode.reward.error for episode in episodes if episode.reward and episode.reward.error]
     return BaseProbe(
         # Answers to one question resemble each other, so that questions are the units of the interval.
         reward=mean_reward(episodes, clusters=[str(number // SAMPLES) for number in range(len(values))]),
@@ -182,7 +182,7 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
         longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
-        error=next(iter(errors), "no reward came"),
+        error=first_failure(episodes) or "no reward came",
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
         **costs,
     )
