@@ -49,9 +49,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job_with(folder: Path, reward: str) -> Job:
     recipe = load_recipe(
         f"jsonl:{folder / 'rows.jsonl'}",
-        model=str(folder / "model"),
         rewards=choose_rewards([f"{folder / 'base_rewards.py'}:{reward}"]),
-        changes=["grpo.sampling.max_new_tokens=24", "grpo.groups=4", "grpo.group_size=4"],
+        changes=[
+            f"model.path={folder / 'model'}",
+            "grpo.sampling.max_new_tokens=24",
+            "grpo.groups=4",
+            "grpo.group_size=4",
+        ],
     )
     return resolve(recipe)
 
@@ -179,7 +183,7 @@ def test_a_base_without_a_signal_is_one_row_with_one_remedy(folder: Path) -> Non
 
 def short_job(folder: Path) -> Job:
     """Rows with short answers under the default reward."""
-    return resolve(load_recipe(f"jsonl:{folder / 'rows.jsonl'}", model=str(folder / "model")))
+    return resolve(load_recipe(f"jsonl:{folder / 'rows.jsonl'}", changes={"model.path": str(folder / "model")}))
 
 
 def test_examples_of_a_prompt_are_not_trained_on(folder: Path) -> None:
@@ -237,7 +241,7 @@ def test_a_warm_start_takes_more_rows_before_it_repeats_them(folder: Path, tmp_p
     """Seventeen passes over 512 of 1,600 rows learned these by heart, and nothing of the others."""
     rows = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2500)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    recipe = load_recipe(f"jsonl:{tmp_path / 'rows.jsonl'}", model=str(folder / "model"))
+    recipe = load_recipe(f"jsonl:{tmp_path / 'rows.jsonl'}", changes={"model.path": str(folder / "model")})
     job = resolve(recipe)
     job = job.with_settings(warm_start_settings(job))
     probe = replace(look_at_base(short_job(folder), time=None, fixed=()).probe, sft_step=4.0)

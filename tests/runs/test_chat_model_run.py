@@ -54,7 +54,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("remembers", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> None:
     model = qwen if remembers else forgetful(qwen)
-    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(model), quick=True, changes=SMALL)
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", quick=True, changes=[f"model.path={model}", *SMALL])
     run = run_stages(resolve(recipe), tmp_path / "run")
     results = json.loads((run / "results.json").read_text())
     policies = results["conditions"]["held-out"]["policies"]
@@ -86,7 +86,7 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
 ) -> None:
     """A run of 16 bits on a CPU, or of float32 on a card, was evaluated in what the device prefers; chat and serve still did so."""
     changes = [f"grpo.dtype={dtype}", f"grpo.autocast={str(autocast).lower()}", "grpo.device=cpu"]
-    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", changes=[f"model.path={qwen}", *changes])
     folder = tmp_path / "run"
     run = RunContext(resolve(recipe), folder, redo=False, console=Console(quiet=True))
     shutil.copytree(qwen, folder / "grpo" / "best")

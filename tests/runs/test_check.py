@@ -22,7 +22,6 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.forecast import checks
 from gradus.runs.forecast.checks import CHECKS, setting_warnings
 from gradus.runs.forecast.data import faults
-from gradus.runs.forecast.subject import Circumstances, Subject
 from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.tables import own_recipes
@@ -160,7 +159,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         {"prompt": "What is 4 plus  one?", "target": "6"},
         {"prompt": "Empty?", "target": "#### "},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
-        {"prompt": "Torn?", "target": "</answer> 3"},
         {"prompt": "How many minutes are 28 hours?", "target": "1680"},
         {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
     ]
@@ -173,7 +171,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     }
     assert {name: each.status for name, each in found.items()} == {
         "empty answers": "fail",
-        "gold answers": "fail",
         "prompt length": "fail",
         "duplicates": "warn",
         "contradictions": "fail",
@@ -221,7 +218,7 @@ def test_every_recipe_has_a_quick_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", own_recipes())
 def test_no_recipe_gives_a_trained_model_the_settings_of_a_nano_model(name: str) -> None:
-    recipe = load_recipe(None, path=Path(name), model="somebody/some-model")
+    recipe = load_recipe(None, path=Path(name), changes=["model.path=somebody/some-model"])
     assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
     assert recipe.sft.lr <= 1e-4
     assert recipe.grpo.lr <= 1e-5
@@ -242,16 +239,16 @@ def test_no_recipe_computes_in_16_bits_where_that_is_slow(name: str) -> None:
 @pytest.mark.parametrize("environment", ["rhythm", "memory", "arithmetic"])
 def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path) -> None:
     """`--model` kept Muon at 0.03, an SFT rate of 2e-3 and 8 tokens an answer, all meant for a nano model."""
-    recipe = load_recipe(environment, model=str(qwen))
+    recipe = load_recipe(environment, changes={"model.path": str(qwen)})
     assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
     assert (recipe.sft.lr, recipe.grpo.lr) == (1e-3, 5e-5)  # by its size: all weights of a small model
     assert recipe.grpo.sampling.max_new_tokens >= 128
     assert not recipe.promises
-    assert load_recipe(environment, model="somebody/some-model").grpo.lora is not None, (
+    assert load_recipe(environment, changes=["model.path=somebody/some-model"]).grpo.lora is not None, (
         "a size that is not known: adapters"
     )
     assert load_recipe(environment).promises, "without a model nothing changes"
-    assert load_recipe(environment, model=str(qwen), quick=True).quick
+    assert load_recipe(environment, changes={"model.path": str(qwen)}, quick=True).quick
 
 
 @pytest.mark.parametrize("run", [False, True], ids=["a model's folder", "a run's folder"])
@@ -269,7 +266,7 @@ def test_a_nano_model_keeps_the_settings_for_nano_models(
     for section in ("sft", "grpo", "teach", "eval"):
         assert getattr(job.recipe, section) == getattr(own, section)
     assert not job.recipe.promises, "they are about the nano model that the recipe makes"
-    assert not Subject(job, tmp_path, Circumstances()).trained
+    assert not job.pretrained
     make_job("rhythm", model=qwen)
     said = capsys.readouterr().err
     assert said.startswith("settings: the recipe's for a language model ([lm]), with rates and adapters by its 0.")

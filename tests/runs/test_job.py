@@ -17,7 +17,7 @@ from gradus.core import ConfigError
 from gradus.rollouts import read_episodes
 from gradus.runs.job import resolve
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.context import RunContext, section_of
+from gradus.runs.stages.context import RunContext
 
 Reward = Callable[..., list[float]]
 SMALL: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch
     def settings(folder: Path | str, model: Path | str) -> Any:
         job = make_job("arithmetic", model=model, online=False)
         context = RunContext(job, Path(folder), redo=False, console=Console(quiet=True))
-        return context.inputs(section_of("model")).settings["model"]["path"]
+        return context.inputs(("model",)).settings["model"]["path"]
 
     make_tiny_qwen2(tmp_path / "both" / "model")
     before = settings(tmp_path / "both" / "run", tmp_path / "both" / "model")

@@ -74,11 +74,11 @@ def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(
 
 def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"unknown tracker mlflow; there are jsonl .*tensorboard, wandb"):
-        run_stages(resolve(load_recipe("rhythm", trackers=["mlflow"])), tmp_path / "run")
+        run_stages(resolve(load_recipe("rhythm", changes={"trackers": ["mlflow"]})), tmp_path / "run")
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("gradus.training.run.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'gradus-rl\[wandb\]'"):
-        run_stages(resolve(load_recipe("rhythm", trackers=["wandb"])), tmp_path / "run")
+        run_stages(resolve(load_recipe("rhythm", changes={"trackers": ["wandb"]})), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 

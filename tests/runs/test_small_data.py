@@ -23,9 +23,7 @@ def test_the_evaluation_takes_no_more_episodes_than_rows_are_held_out(quick, mod
     if model is None:
         assert gradus.check(rows, rewards=[right], quick=quick).status != "fail"
     said = gradus.check(rows, rewards=[right], model=model, settings={"eval.episodes": 300}, quick=quick)
-    assert any(
-        "eval.episodes = 300, and " in each.evidence and f"has {most} seeds" in each.evidence for each in said.findings
-    )
+    assert any(f"has {most} seeds, got episodes = 300" in each.evidence for each in said.findings)
 
 
 @pytest.mark.parametrize("form", ["rows", "rewards"])

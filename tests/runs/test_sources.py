@@ -10,10 +10,10 @@ from rich.console import Console
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.runs.sources import code_digest
-from gradus.runs.stages.context import RunContext, section_of
+from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages
 
-STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
+STAGES = {"teach": ("teach",), "grpo": ("rewards",)}
 DOORS = (
     "class Doors:\n    def reset(self, seed): return 'a door'\n    def step(self, action): return 'open', {}, True\n"
 )
@@ -42,7 +42,7 @@ def stages(folder, data, rewards=(), *, redo=False):
     def stub(name):
         return lambda run, cost: done.append(name)
 
-    do_stages(run, {name: (stub(name), select) for name, select in STAGES.items()})
+    do_stages(run, {name: (stub(name), sections) for name, sections in STAGES.items()})
     return done
 
 

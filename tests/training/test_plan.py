@@ -34,6 +34,7 @@ ADAPTERS = {
 # Qwen2.5-3B's shape
 THREE_B = ModelShape(
     name="3b",
+    architecture="qwen2",
     parameters=3_085_938_688,
     matrices=2_774_532_096,
     hidden=2048,

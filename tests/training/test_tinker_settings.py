@@ -55,8 +55,8 @@ def test_a_setting_that_no_server_keeps_is_refused_with_the_way_out(changes: dic
 
 @pytest.mark.parametrize("name", ["arithmetic", "memory", "rhythm", "shop"])
 def test_a_recipe_is_trained_on_a_server_by_changing_one_key(lamps_model: Path, name: str):
-    here = load_recipe(name, model=str(lamps_model))
-    served = load_recipe(name, model=str(lamps_model), trainer="tinker:http://localhost:1")
+    here = load_recipe(name, changes={"model.path": str(lamps_model)})
+    served = load_recipe(name, changes={"model.path": str(lamps_model), "trainer": "tinker:http://localhost:1"})
     there, kept = served.model_dump(), here.model_dump()
     assert {key for key in there if there[key] != kept[key]} <= {"trainer", "sft", "grpo"}
     assert {key for key in there["grpo"] if there["grpo"][key] != kept["grpo"][key]} <= {

@@ -17,9 +17,10 @@ from cyclopts.validators import Number
 
 from gradus import core
 from gradus.commands.entries import command
-from gradus.commands.environments import environment_of, graded_environment
-from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, require_rewards_used, writes
-from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note
+from gradus.commands.environments import graded_environment
+from gradus.commands.options import WORD, Data, Grader, Port, Recipe, Rewards, Seed, writes
+from gradus.commands.output import JSON_FILE, CommandCall, Shown, next_command, note, serve_page
+from gradus.commands.training import make_job
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import check_file_can_be_written
 from gradus.core.findings import EXIT_CODES
@@ -221,23 +222,20 @@ def audit(
     environment, functions = _subject(subject, rows, rewards)
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, functions)
-    require_rewards_used(functions, [grader])
     spec, functions = graded_environment(environment, functions, [grader])
     audited = spec.grader(grader)
-    if play:
-        settings = AuditSettings(episodes=episodes, seed=seed, unsafe=unsafe, limit=seconds)
-        _serve_game(spec, audited, settings, port)
-    result = audit_with_progress(
-        spec,
-        audited,
+    settings = AuditSettings(
         episodes=episodes,
         budget=budget,
         seed=seed,
-        elsewhere=_elsewhere(environment, functions),
-        unsafe=unsafe,
         limit=seconds,
+        unsafe=unsafe,
         found=_first_exploit(),
+        elsewhere=_elsewhere(environment, functions),
     )
+    if play:
+        _serve_game(spec, audited, settings, port)
+    result = audit_with_progress(spec, audited, settings)
     shown = Audit(spec, _judged(result, limits, environment), only_failed)
     for path in shown.save(out) if out is not None else ():
         note(f"written: {path}")
@@ -277,7 +275,6 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     from gradus.auditing import audit_any
     from gradus.auditing.text.tasks import TASKS, subject_of
     from gradus.interop.play import ExploitPage, play_app
-    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
 
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
@@ -285,9 +282,7 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     page = ExploitPage(subject=subject)
     # In a thread: the page can be used at once, and what the audit finds comes up on it.
     page.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
-    with listen("127.0.0.1", port) as listener:
-        note(f"exploit {grader.name} yourself at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(play_app(page), ws="none"), listener)
+    serve_page(play_app(page), port, f"exploit {grader.name} yourself")
     sys.exit(EXIT_CODES["pass"])
 
 
@@ -308,14 +303,9 @@ def _first_exploit() -> Callable[[GradedCompletion], None]:
 
 def _of_recipe(
     environment: Any, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
-) -> tuple[EnvironmentSpec, str | None]:
+) -> tuple[EnvironmentSpec, str]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
-    from gradus.runs.job import resolve
-    from gradus.runs.recipe.load import load_recipe
-
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
-    source = environment_of(environment)
-    settings = load_recipe(source, path=Path(recipe))
-    job = resolve(settings, environment=source if isinstance(source, EnvironmentSpec) else None)
+    job = make_job(environment, recipe=recipe, online=False)
     return job.environment, grader or job.grader.name

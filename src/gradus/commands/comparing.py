@@ -25,7 +25,6 @@ from gradus.commands.options import (
     Temperature,
     as_list,
     known_options,
-    require_rewards_used,
     writes,
 )
 from gradus.commands.output import CommandCall, Shown, next_command, note
@@ -152,13 +151,11 @@ def evaluate(
     from gradus.runs.stages.evaluation import evaluate_policies
 
     known_options(options, EvaluationOptions, "gradus.evaluate", also=("policies", "against", "env"))
-    names = _by_label(policies, against)
     graders, rewards, pairs = options.get("graders"), options.get("rewards", ()), options.get("pairs")
     graders = as_list(graders) if graders else None
-    require_rewards_used(rewards, graders or ())
     spec, _ = graded_environment(env, rewards, graders or ())
     sampling = {"temperature": options.get("temperature"), "max_new_tokens": options.get("max_new_tokens")}
-    evaluated = _policies_of(names, spec, **sampling)
+    evaluated = _policies_of([policies, against], spec, **sampling)
     if pairs:
         pairs = [parse_pair(pair, list(evaluated)) if isinstance(pair, str) else pair for pair in as_list(pairs)]
     result = evaluate_policies(
@@ -233,41 +230,43 @@ def _conditions(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[str]
     return None if words == ["all"] else words
 
 
-def _policies_of(names: Json, spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
-    """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
-    from gradus.policies.local.shelf import ModelShelf
-    from gradus.runs.policies import make_policy, scripted_names
+def _policies_of(parts: Sequence[Any], spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
+    """The policies by name, with the scripted ones in the place of ``all``; models are loaded one at a time.
 
-    parts = [scripted_names(spec) if policy == "all" else {name: policy} for name, policy in names.items()]
+    What stands twice counts once; raises ConfigError if two policies have one name.
+    """
+    from gradus.policies.local.shelf import ModelShelf
+    from gradus.runs.policies import make_policy
+
+    named: JsonDict = {}
+    for part in parts:
+        for name, policy in _labeled(part, spec):
+            if named.setdefault(name, policy) != policy:
+                raise ConfigError(
+                    f"two policies are called {name!r}; give each a name of its own, as {{'name': policy}}"
+                )
     shelf = ModelShelf()
     policies: dict[str, Policy] = {}
-    for name, policy in _by_label(*parts).items():
+    for name, policy in named.items():
         if isinstance(policy, str | Path | Run):
             policy = make_policy(spec, os.fspath(policy), shelf=shelf, **sampling)
         policies[name] = policy
     return policies
 
 
-def _by_label(*parts: Any) -> JsonDict:
-    """Name -> policy. What stands twice counts once; raises ConfigError if two policies have one name."""
-    policies: JsonDict = {}
-    for part in parts:
-        for name, policy in _labeled(part):
-            if name in policies and policies[name] != policy:
-                raise ConfigError(
-                    f"two policies are called {name!r}; give each a name of its own, as {{'name': policy}}"
-                )
-            policies[name] = policy
-    return policies
+def _labeled(policies: Any, spec: EnvironmentSpec) -> list[tuple[str, Any]]:
+    """Pairs of a name and a policy: of a mapping, of several policies, or of one."""
+    from gradus.runs.policies import scripted_names
 
-
-def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
         return list(cast(Json, policies).items())
     # A text is iterable too, and so may a policy object be.
     is_one = isinstance(policies, str) or hasattr(policies, "start") or not isinstance(policies, Iterable)
     several: Iterable[Any] = [policies] if is_one else cast(Iterable[Any], policies)
-    return [(_label(policy), policy) for policy in several]
+    pairs: list[tuple[str, Any]] = []
+    for policy in several:
+        pairs += [(name, name) for name in scripted_names(spec)] if policy == "all" else [(_label(policy), policy)]
+    return pairs
 
 
 def _label(policy: Any) -> str:

@@ -227,13 +227,18 @@ def graded_environment(
 ) -> tuple[EnvironmentSpec, list[Any]]:
     """Loads an environment as a run trains on it, and returns it with its reward functions.
 
-    Rows have their default reward if neither functions nor a grader are named.
+    Rows have their default reward if neither functions nor a grader are named. Raises ConfigError if reward functions are given but only
+    other graders are asked for, so that they would have no effect.
     """
     from gradus.runs.recipe.starter import default_rewards
 
     functions = list(rewards)
+    named = [grader for grader in graders if grader is not None]
+    if functions and named and "rewards" not in named:
+        idle = f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)}"
+        raise ConfigError(f"{idle} was asked for instead; leave out the grader or the reward functions")
     spec = load_environment(name, rewards=functions)
-    if not functions and not any(graders):
+    if not functions and not named:
         functions = default_rewards(spec)
         spec = with_rewards(spec, functions) if functions else spec
     return spec, functions

@@ -246,13 +246,10 @@ def serve(
 
 
 def _loaded(model: str | Path) -> LoadedModel:
-    """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
-    from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed, trained_precision
+    """The model of a run's or a model's folder, or of a name on the hub, in the precision that it was trained in."""
+    from gradus.policies.local.folders import trained_precision
     from gradus.policies.local.loading import load_model
+    from gradus.runs.policies import model_source
 
-    name = os.fspath(model)
-    folder = find_model(name)
-    if folder is not None:
-        tell_first_seed(name, folder)
-    source = check_model_source(name) if folder is None else str(folder)
+    source = model_source(os.fspath(model))
     return load_model(source, **trained_precision(source))

@@ -228,14 +228,6 @@ def as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) else [*value]
 
 
-def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) -> None:
-    """Raises ConfigError if reward functions are given but only other graders are asked for, so that they would have no effect."""
-    named = [name for name in graders if name is not None]
-    if rewards and named and "rewards" not in named:
-        idle = f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)}"
-        raise ConfigError(f"{idle} was asked for instead; leave out the grader or the reward functions")
-
-
 def known_options(names: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
     """Refuses arguments that a call does not have. ``options``: its TypedDict; ``also``: the arguments that it has besides."""
     taken = [*also, *options.__annotations__]

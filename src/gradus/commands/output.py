@@ -132,6 +132,15 @@ def note(text: str) -> None:
     print(printable(text), file=sys.stderr)
 
 
+def serve_page(app: Any, port: int, what: str) -> None:
+    """Serves a page on this machine until Ctrl-C. ``what`` stands before its address."""
+    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
+
+    with listen("127.0.0.1", port) as listener:
+        note(f"{what} at {url(listener, '127.0.0.1')}; Ctrl-C stops")
+        serve_until_stopped(server_config(app, ws="none"), listener)
+
+
 def problem(text: str, color: str = "red") -> None:
     """A line on standard error that stands out; without color if NO_COLOR is set."""
     from rich.text import Text

@@ -75,7 +75,8 @@ class TriedRewards(Shown):
 
         from gradus.stats import format_number
 
-        names = list(self.tryout.component_means())
+        component_means = self.tryout.component_means()
+        names = list(component_means)
         table = Table(box=None, expand=True)  # the completion takes the room that the figures leave
         table.add_column("completion", overflow="ellipsis", no_wrap=True, ratio=1)
         table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
@@ -85,7 +86,7 @@ class TriedRewards(Shown):
             figures = [format_number(row["components"][name], 2) for name in names]
             text = Text(" ".join(row["completion"].split()) or "(empty)")
             table.add_row(text, Text(row["read"] or "–"), *figures, format_number(row["value"], 2))
-        means = [format_number(value, 2) for value in self.tryout.component_means().values()]
+        means = [format_number(value, 2) for value in component_means.values()]
         scored = len(self.tryout.scored)
         table.add_row(f"mean of {scored}", "", *means, format_number(self.tryout.mean, 2), style="bold")
         return [table]

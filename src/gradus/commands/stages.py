@@ -21,14 +21,14 @@ from gradus.commands.options import (
     Overwrite,
     RecipeOptions,
     StageOptions,
-    require_rewards_used,
+    known_options,
     writes,
 )
 from gradus.commands.output import CommandCall, Shown, next_command, note
 from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.core.findings import EXIT_CODES
-from gradus.core.values import JsonDict
+from gradus.core.values import JsonDict, without_none
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -90,28 +90,24 @@ def teach(
     Episodes that are stored already are not rolled out again. ``policy``: the teacher; the environment's own by default.
     """
     from gradus.runs.policies import make_policy, teacher_name
-    from gradus.runs.progress import progress_bar
     from gradus.runs.recipe.tables import recipe_of
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
-    require_rewards_used(rewards, [grader])
     spec, _ = graded_environment(environment, rewards, [grader])
     name = teacher_name(spec, None if policy is None else os.fspath(policy))
     teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens)
     # The same tasks as those of a run by the environment's own recipe, so that its SFT may learn these episodes.
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
-    with progress_bar(f"teach {name}", episodes, "episodes") as advance:
-        return store_episodes(
-            spec,
-            teacher,
-            episodes=episodes,
-            seed=seed,
-            grader=spec.grader(grader),
-            path=Path(out),
-            reserved=judging,
-            progress=advance,
-        )
+    return store_episodes(
+        spec,
+        teacher,
+        episodes=episodes,
+        seed=seed,
+        grader=spec.grader(grader),
+        path=Path(out),
+        reserved=judging,
+    )
 
 
 def _after_sft(best: Path, call: CommandCall) -> None:
@@ -152,20 +148,18 @@ def sft(
     """
     from gradus.runs.recipe.tables import parse_changes
 
+    known_options(options, RecipeOptions, "gradus.commands.sft")
     files = [Path(lessons)] if isinstance(lessons, str | Path) else [Path(file) for file in lessons]
     if files and (teacher is not None or episodes is not None):
         raise ConfigError("stored episodes were taught already; leave out the teacher, or the files")
-    # Whatever the recipe says of a warm start: this one was asked for.
-    settings = {**parse_changes(options.get("settings", ())), "teach.enabled": True}
-    if teacher is not None:
-        settings["teach.policy"] = teacher
-    if episodes is not None:
-        settings["teach.episodes"] = episodes
-    if price is not None:
-        settings["prices.teacher"] = price.split(",")
-    if concurrency is not None:
-        settings["teach.remote.concurrency"] = concurrency
-    options["settings"] = settings
+    settings = {
+        "teach.enabled": True,  # whatever the recipe says of a warm start: this one was asked for
+        "teach.policy": teacher,
+        "teach.episodes": episodes,
+        "prices.teacher": None if price is None else price.split(","),
+        "teach.remote.concurrency": concurrency,
+    }
+    options["settings"] = parse_changes(options.get("settings", ())) | without_none(settings)
     stages = ("sft",) if files else ("teach", "sft")
     return _trained(stages, make_job(data, **options), Path(out), lessons=files)
 
@@ -202,11 +196,11 @@ def distill(
     """
     from gradus.runs.recipe.tables import parse_changes
 
+    known_options(options, RecipeOptions, "gradus.distill")
     name = os.fspath(student)
-    settings = {**parse_changes(options.get("settings", ())), "distill.teacher": os.fspath(teacher)}
-    if steps is not None:
-        settings["distill.max_steps"] = steps
-    options["settings"], options["model"] = settings, None if name == "nano" else name
+    settings = without_none({"distill.teacher": os.fspath(teacher), "distill.max_steps": steps})
+    options["settings"] = parse_changes(options.get("settings", ())) | settings
+    options["model"] = None if name == "nano" else name
     return _trained(("distill",), make_job(data, **options), Path(out))
 
 
@@ -231,6 +225,7 @@ def grpo(
 
     Returns the best checkpoint.
     """
+    known_options(options, StageOptions, "gradus.commands.grpo")
     return _trained(("grpo",), make_job(data, model=os.fspath(model), **options), Path(out))
 
 

@@ -19,24 +19,21 @@ from gradus.commands.options import (
     Data,
     DataOrRecipe,
     Port,
-    RecipeOptions,
     Rows,
     RunArguments,
     as_list,
     known_options,
 )
-from gradus.commands.output import CommandCall, Shown, next_command, note
+from gradus.commands.output import CommandCall, Shown, next_command, serve_page
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
 from gradus.core.findings import EXIT_CODES, Finding, worst
 from gradus.core.printing import quiet
-from gradus.core.values import Json, JsonDict
+from gradus.core.values import Json, JsonDict, without_none
 
 if TYPE_CHECKING:
     from gradus.runs.job import Job
-
-_OF_RUN = RunArguments.__annotations__.keys() - RecipeOptions.__annotations__.keys()  # they say nothing of the recipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,7 +203,6 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
     known_options(options, RunArguments, "gradus.run", also=("data",))
-    recipe_options, run_options = split_options(options)
     require_training()
     # These bring torch, which the base install lacks and no other command should wait for.
     from gradus.core.terminal import Terminal
@@ -216,13 +212,13 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunArguments]) -> Run:
     from gradus.runs.stages.runner import run_stages
     from gradus.runs.stages.seeds import run_seeds
 
-    time, seeds = run_options.get("time"), run_options.get("seeds") or 1
-    job = make_job(data, **recipe_options)
+    time, seeds = options.get("time"), options.get("seeds") or 1
+    job = make_job(data, **options)
     require_names(job)  # before anything is loaded or spent
-    folder = Path(run_options.get("out") or job.recipe.default_folder())
-    anyway, redo = run_options.get("anyway", False), run_options.get("redo", False)
-    fixed = fixed_keys(job, data, recipe_options, time)
-    if arms := as_list(run_options.get("arms", ())):
+    folder = Path(options.get("out") or job.recipe.default_folder())
+    anyway, redo = options.get("anyway", False), options.get("redo", False)
+    fixed = fixed_keys(job, data, options)
+    if arms := as_list(options.get("arms", ())):
         if seeds != 1:
             raise ConfigError("arms are trained from one seed; leave out --seeds, or run each arm with it")
         return Run(run_arms(job, folder, arms, time=time, fixed=fixed, redo=redo, anyway=anyway))
@@ -255,23 +251,13 @@ def report(
     if not live:
         return load_run(run).report(show=False)
     from gradus.interop.live import live_app
-    from gradus.interop.servers import listen, serve_until_stopped, server_config, url
 
     folder = load_run(run).folder
-    with listen("127.0.0.1", port) as listener:
-        note(f"{folder} at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(live_app(folder), ws="none"), listener)
+    serve_page(live_app(folder), port, str(folder))
     return folder
 
 
-def split_options(options: RunArguments) -> tuple[RecipeOptions, RunArguments]:
-    """Returns the options that make the recipe, and those that say how it is run."""
-    of_recipe = {key: value for key, value in options.items() if key not in _OF_RUN}
-    of_run = {key: value for key, value in options.items() if key in _OF_RUN}
-    return cast(RecipeOptions, of_recipe), cast(RunArguments, of_run)
-
-
-def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeOptions]) -> Job:
+def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RunArguments]) -> Job:
     """The job of an environment, of rows, or of a recipe's file, with changes. Raises ConfigError.
 
     ``data``: an environment or rows; or a TOML recipe, or the name of one that comes with Gradus. ``memory``: change settings until
@@ -284,12 +270,11 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     from gradus.runs.recipe.tables import parse_changes
     from gradus.runs.sources import forget_changed_files
 
-    known_options(options, RecipeOptions, "a recipe")
     forget_changed_files()  # before any of them is imported again by its name
     path = options.get("recipe")
     if path is None and _is_recipe(data):
         data, path = None, data
-    model, memory = options.get("model"), options.get("memory")
+    memory = options.get("memory")
     source = None if data is None else environment_of(data)
     rewards = choose_rewards(options.get("rewards", ()))
 
@@ -297,14 +282,9 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
         recipe = load_recipe(
             source,
             path=None if path is None else Path(path),
-            model=None if model is None else os.fspath(model),
             changes=changes,
             rewards=rewards,
             quick=options.get("quick", False),
-            seed=options.get("seed"),
-            grader=options.get("grader"),
-            trackers=as_list(options.get("trackers", ())),
-            trainer=options.get("trainer"),
             online=online,
         )
         return resolve(recipe, environment=source if isinstance(source, EnvironmentSpec) else None, rewards=rewards)
@@ -322,22 +302,27 @@ def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeO
     return job_with({**settings, **parse_changes(changes)})
 
 
-def _settings_of(options: RecipeOptions) -> JsonDict:
-    """The changes that ``lora`` stands for, those by name, which come on top, and ``max_cost``."""
+def _settings_of(options: RunArguments) -> JsonDict:
+    """The changes of a recipe that options stand for, and those by name, which come on top."""
     from gradus.runs.money import read_dollars
     from gradus.runs.recipe.starter import adapters_of
     from gradus.runs.recipe.tables import parse_changes
 
-    settings = {**adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
-    max_cost = options.get("max_cost")
-    if max_cost is not None:
-        settings["prices.max_cost"] = read_dollars(max_cost)
-    return settings
+    model, max_cost = options.get("model"), options.get("max_cost")
+    settings: JsonDict = {
+        "model.path": None if model is None else os.fspath(model),
+        "seed": options.get("seed"),
+        "grader": options.get("grader"),
+        "trainer": options.get("trainer"),
+        "trackers": as_list(options.get("trackers", ())) or None,
+        "prices.max_cost": None if max_cost is None else read_dollars(max_cost),
+    }
+    return {**without_none(settings), **adapters_of(options.get("lora")), **parse_changes(options.get("settings", ()))}
 
 
-def fixed_keys(job: Job, data: Any, options: RecipeOptions, time: str | None) -> frozenset[str]:
+def fixed_keys(job: Job, data: Any, options: RunArguments) -> frozenset[str]:
     """Returns the settings that a time leaves as they are: those that were typed, and all of a file of one's own unless a time was typed."""
-    own_file = (options.get("recipe") is not None or _is_recipe(data)) and time is None
+    own_file = (options.get("recipe") is not None or _is_recipe(data)) and options.get("time") is None
     return job.recipe.fixed(all_of_file=own_file)
 
 
@@ -410,21 +395,20 @@ def check(data: DataOrRecipe = None, *, online: bool = False, **options: Unpack[
     from gradus.runs.forecast.checks import check_job
     from gradus.runs.forecast.subject import Circumstances, from_error
 
-    recipe_options, run_options = split_options(options)
     try:
-        job = make_job(data, online=online, **recipe_options)
+        known_options(options, RunArguments, "gradus.check", also=("data", "online"))
+        job = make_job(data, online=online, **options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
-    if job.environment.foreign and recipe_options.get("model") is None:
+    if job.environment.foreign and options.get("model") is None:
         from gradus.interop.agents.checkup import check_agent
 
         return Checklist(check_agent(job.environment))
-    time = run_options.get("time")
     circumstances = Circumstances(
         online=online,
-        time=time,
-        fixed=fixed_keys(job, data, recipe_options, time),
-        memory=recipe_options.get("memory"),
+        time=options.get("time"),
+        fixed=fixed_keys(job, data, options),
+        memory=options.get("memory"),
     )
     return Checklist(check_job(job, circumstances))
 

@@ -67,6 +67,28 @@ def is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping)
 
 
+def flattened(table: Json, path: str = "") -> JsonDict:
+    """The values of a table and of those in it, by dotted keys.
+
+    >>> flattened({"seed": 3, "grpo": {"lr": 0.1}})
+    {'seed': 3, 'grpo.lr': 0.1}
+    """
+    values: JsonDict = {}
+    for name, value in table.items():
+        key = f"{path}.{name}" if path else name
+        values |= flattened(value, key) if is_table(value) else {key: value}
+    return values
+
+
+def without_none(values: Json) -> JsonDict:
+    """The values that are there.
+
+    >>> without_none({"seed": 0, "model": None})
+    {'seed': 0}
+    """
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def as_mapping(value: object) -> Mapping[str, Any]:
     """A table that somebody wrote, by its keys; an empty one for any other value, which is refused where tables are checked."""
     return value if is_table(value) else {}

@@ -24,6 +24,7 @@ from gradus.evidence.reports.run_files import read_run
 from gradus.interop.servers import Guard
 from gradus.rollouts import read_episodes
 from gradus.stats import format_number
+from gradus.training.run.live_screen import clock_text
 
 _SECONDS = 5  # between two looks of the page
 _ANSWERS = 6
@@ -76,9 +77,8 @@ def progress(folder: Path, records: Sequence[Any]) -> str:
     planned = _planned_seconds(folder)
     if planned is not None:
         left = min(left, max(0.0, planned - sum(took)))
-    minutes, seconds = divmod(round(left), 60)
     reward = format_number(steps[-1]["reward_mean"])
-    return f"Step {done}, at most {most}; reward {reward}; {minutes}:{seconds:02d} of GRPO left at this pace."
+    return f"Step {done}, at most {most}; reward {reward}; {clock_text(left)} of GRPO left at this pace."
 
 
 def _planned_seconds(folder: Path) -> float | None:

@@ -13,12 +13,13 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import MANIFEST, ManifestDocument, Results, read_document
 from gradus.core.files import read_toml
 from gradus.core.printing import go_around
-from gradus.core.values import Json, is_table
+from gradus.core.values import flattened
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.reports.verdict import STUDENTS
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
-from gradus.runs.manifest import CHECKPOINTS
+from gradus.runs.manifest import UNTRAINED
+from gradus.runs.recipe.record import Recipe
 from gradus.runs.task_results import TASKS, task_episodes
 
 _COMPARED = (*STUDENTS, "base")  # the first that all runs have is compared
@@ -73,8 +74,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
     files = {name: _episodes(folder, stored[name], policy[name]) for name, folder in runs.items()}
     document = _paired(_spec_of(first), files, first["conditions"])
     document["checkpoint"] = "/".join(dict.fromkeys(policy.values()))
-    untrained = [name for name, (stage, _) in CHECKPOINTS.items() if stage == "model"]
-    single = [name for name in runs if policy[name] not in untrained and len(files[name]) == 1]
+    single = [name for name in runs if policy[name] not in UNTRAINED and len(files[name]) == 1]
     if single:
         # An interval over tasks says nothing about how another training seed would have come out.
         document["one_checkpoint"] = single
@@ -190,8 +190,8 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
     again = f"gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
     remedy = f"evaluate them with one grader: {again}"
     code = {name: _grading_code(folder) for name, folder in runs.items()}
-    first, *others = code.values()
     # A run without a digest, as of rows in memory, is no proof of another grading.
+    first, *others = code.values()
     for label in sorted(set(first).intersection(*others)):
         _require_one(label, {name: digests[label] for name, digests in code.items()}, remedy)
     for key, values in differing_settings(runs).items():
@@ -201,24 +201,20 @@ def _require_one_grading(runs: Mapping[str, Path], environment: str) -> None:
 
 def _grading_code(run: Path) -> dict[str, str]:
     """The beginnings of the digests of the code of one's own that graded a run's evaluation."""
-    places = [run, *seed_folders(run).values()]
-    manifests = [place / MANIFEST for place in places if (place / MANIFEST).is_file()]
-    if not manifests:
+    if not (run / MANIFEST).is_file():
         return {}
-    stages = read_document(manifests[0], ManifestDocument)["stages"]
+    stages = read_document(run / MANIFEST, ManifestDocument)["stages"]
     code = stages["eval"]["code"] if "eval" in stages else {}
     return {label: digest[:8] for label, digest in code.items()}
 
 
 def differing_settings(runs: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     """Recipe keys whose values differ -> run -> value: the default if a recipe leaves it out, a dash without one."""
-    from gradus.runs.recipe.record import Recipe  # it brings torch
-
-    defaults = _flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True))
-    tables = {name: defaults | _flattened(read_toml(folder / "recipe.toml")) for name, folder in runs.items()}
+    defaults = flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True))
+    tables = {name: defaults | flattened(read_toml(folder / "recipe.toml")) for name, folder in runs.items()}
     differing: dict[str, dict[str, str]] = {}
     for key in dict.fromkeys(chain.from_iterable(tables.values())):
-        values = {name: table.get(key, "–") for name, table in tables.items()}
+        values = {name: str(table.get(key, "–")) for name, table in tables.items()}
         if len(set(values.values())) > 1:
             differing[key] = values
     return differing
@@ -245,12 +241,3 @@ def _require_one(what: str, values: Mapping[str, str], remedy: str = "compare ru
     if len(set(values.values())) > 1:
         differing = ", ".join(f"{name} {value}" for name, value in values.items())
         raise ConfigError(f"the runs were not graded in one way ({what}: {differing}); {remedy}")
-
-
-def _flattened(table: Json, path: str = "") -> dict[str, str]:
-    """A table's values as texts, by dotted keys."""
-    values: dict[str, str] = {}
-    for name, value in table.items():
-        key = f"{path}.{name}" if path else name
-        values |= _flattened(value, key) if is_table(value) else {key: str(value)}
-    return values

@@ -85,9 +85,8 @@ class FrozenModel:
         spec = one_turn([row], judge=lambda row, text: 0.0, test=[row])
         server: JsonDict = {}
         if self._is_remote:
-            server = {"base_url": config.base_url, "concurrency": config.concurrency}
-            if config.price is not None:
-                server["price"] = Price(prompt=config.price[0], completion=config.price[1])
+            price = None if config.price is None else Price(prompt=config.price[0], completion=config.price[1])
+            server = {"base_url": config.base_url, "concurrency": config.concurrency, "price": price}
         policy = make_policy(spec, config.model, temperature=0.0, max_new_tokens=config.max_tokens, remote=server)
         usage = getattr(policy, "usage", None)  # of a server
         if usage is not None:

@@ -15,7 +15,7 @@ from gradus.core.frozen_record import frozen_record
 from gradus.core.spec import Vocabulary
 from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.from_rows import with_own_rewards
-from gradus.policies.local.folders import find_model
+from gradus.policies.local.folders import find_model, is_nano
 from gradus.policies.local.loading import LoadedTokenizer, load_tokenizer
 from gradus.policies.tinker.served import WeightsAddress, address_of
 from gradus.policies.tinker.service import server_of
@@ -44,6 +44,12 @@ class Job:
         """True if another process finds the same objects by the recipe's names."""
         names = [self.recipe.grpo.algorithm, *(entry.function for entry in self.rewards.entries)]
         return self.named and not any(name.startswith((IN_MEMORY, "__main__:")) for name in names)
+
+    @property
+    def pretrained(self) -> bool:
+        """True for a pretrained model, False for a nano model."""
+        path = self.recipe.model.path
+        return path is not None and not is_nano(path)
 
     def with_recipe(self, recipe: Recipe) -> Job:
         """Returns the job with other settings of the same environment and rewards."""
@@ -119,18 +125,16 @@ class Job:
             "tool_calls": None if model.tool_calls == "auto" else model.tool_calls,
         }
 
-    def loading(self) -> JsonDict:
-        """Returns options of ``load_model`` for the model that the run begins with."""
-        return {**self.template(), **self.loading_trained(), "quantize": self.recipe.grpo.quantize}
-
-    def loading_trained(self) -> JsonDict:
-        """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization."""
+    def loading(self, *, trained: bool = False) -> JsonDict:
+        """Returns options of ``load_model`` for the model that the run begins with, or a checkpoint of it, which stores its quantization."""
         grpo = self.recipe.grpo
         return {
+            **self.template(),
             "dtype": grpo.weights_dtype,
             "autocast": grpo.autocast,
             "attention": grpo.attention,
             "device": grpo.device,
+            "quantize": None if trained else grpo.quantize,
         }
 
     def address(self, model: str | None = None) -> WeightsAddress | None:

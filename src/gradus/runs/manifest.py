@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
 from gradus.core.files import digest, write_json
 from gradus.core.frozen_record import frozen_record
-from gradus.core.values import Json, JsonDict, is_table
+from gradus.core.values import Json, JsonDict, flattened
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
@@ -53,6 +53,9 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
     "grpo": ("grpo", False),
     "grpo-greedy": ("grpo", True),
 }
+
+# The models before any training.
+UNTRAINED = [name for name, (stage, _) in CHECKPOINTS.items() if stage == "model"]
 
 _CONFIGS = {"sft": SftConfig, "grpo": GrpoConfig}
 # Settings that change no number, such as the number of threads.
@@ -106,7 +109,7 @@ class Manifest:
             return False
         # JSON has lists for tuples: both sides are compared as they are stored.
         now = json.loads(json.dumps(inputs.settings))
-        differing = list(_differences(record["settings"], now))
+        differing = _differences(record["settings"], now)
         # Resources bound memory and speed; a run that was broken off may go on with others.
         resources = [row for row in differing if row[0] in _RESOURCES]
         settings = [row for row in differing if row[0] not in _RESOURCES]
@@ -286,10 +289,8 @@ def _downstream(stage: str) -> list[str]:
     return names[1:]
 
 
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted keys whose values differ."""
-    if is_table(old) and is_table(new):
-        for key in dict.fromkeys([*old, *new]):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif old != new:
-        yield path, old, new
+def _differences(old: Json, new: Json) -> list[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both."""
+    before, now = flattened(old), flattened(new)
+    rows = [(key, before.get(key), now.get(key)) for key in dict.fromkeys([*before, *now])]
+    return [(key, was, value) for key, was, value in rows if was != value]

@@ -19,7 +19,6 @@ from gradus.rewards.judge import Judge
 from gradus.rollouts.under_way import first_sight
 from gradus.runs.job import Job
 from gradus.runs.manifest import Manifest
-from gradus.runs.recipe.record import PricesSection
 from gradus.stats import format_money
 
 STEPS = ("step", "sft", "distill")  # kinds of records of a step of training
@@ -33,8 +32,9 @@ class Ledger:
     last one if another like it could be too much. What was done is kept, and a raised limit goes on there.
     """
 
-    def __init__(self, prices: PricesSection, manifest: Manifest, counts: TokenCounts) -> None:
-        self.prices, self._manifest, self._counts = prices, manifest, counts
+    def __init__(self, job: Job, manifest: Manifest, counts: TokenCounts) -> None:
+        self._job, self._manifest, self._counts = job, manifest, counts
+        self.prices = job.recipe.prices
         self.account = Account()
         self._began, self._before = 0.0, 0.0
         self._stopped = False
@@ -49,6 +49,11 @@ class Ledger:
         # Each stage has an account of its own, whose limit is what earlier stages left.
         self.account = Account(limit=budget)
         self._began, self._before, self._stopped = time.perf_counter(), 0.0, False
+        for judge in judges_of(self._job.grader):
+            judge.price = judge.price or self.prices.judge
+            judge.account.parent = self.account
+        for reader in self._job.environment.asks:
+            self.charge(reader, self.prices.reader)
         paid = row.get("paid", 0.0)
         try:
             yield
@@ -89,12 +94,6 @@ class Ledger:
                 usage.price = Price(prompt=price[0], completion=price[1])
             usage.account.parent = self.account
 
-    def charge_judges(self, grader: Grader) -> None:
-        """Puts what the judges among a grader's functions cost on the stage's account."""
-        for judge in judges_of(grader):
-            judge.price = judge.price or self.prices.judge
-            judge.account.parent = self.account
-
     def costs(self) -> list[JsonDict]:
         """The manifest's rows, each with its ``cost`` if there is a price."""
         rows = self._manifest.costs()
@@ -132,7 +131,7 @@ def judges_of(grader: Grader) -> list[Judge]:
     return [function for function in functions if isinstance(function, Judge)]
 
 
-def costs_document(stages: Sequence[Json], results: Results | None) -> Costs:
+def costs_document(stages: Sequence[Json], results: Results) -> Costs:
     """Returns what ``costs.json`` holds: the stages, their total, and the gain in reward for each dollar of it."""
     costs = [stage["cost"] for stage in stages if stage.get("cost") is not None]
     total = fsum(costs) if costs else None
@@ -140,9 +139,9 @@ def costs_document(stages: Sequence[Json], results: Results | None) -> Costs:
     return {"schema": SCHEMA, "stages": rows, "total": total, "gain_per_dollar": _gain(results, total)}
 
 
-def _gain(results: Results | None, total: float | None) -> GainPerDollar | None:
+def _gain(results: Results, total: float | None) -> GainPerDollar | None:
     """What the trained model is above its base under the first condition, divided by what the run cost; None without either."""
-    if not total or results is None or not results["conditions"]:
+    if not total:
         return None
     pairs = next(iter(results["conditions"].values()))["pairs"]
     for name in ("grpo - base", "distill - base", "sft - base"):  # the last stage that trained

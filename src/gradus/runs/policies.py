@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.errors import require_training
 from gradus.core.naming import did_you_mean, import_object
-from gradus.core.values import Json
+from gradus.core.values import Json, without_none
 from gradus.policies.local.folders import (
     RUN_MODELS,
     check_model_source,
@@ -110,10 +110,9 @@ def make_policy(
     require_policy(spec, name)
     head, _, argument = name.partition(":")
     # What is None was not set: the policy's default or the server's holds.
-    settings = {key: value for key, value in (remote or {}).items() if value is not None}
+    settings = without_none(remote or {})
     if head == "remote":
-        sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
-        return _remote(argument, {**settings, **{key: value for key, value in sampling.items() if value is not None}})
+        return _remote(argument, settings | without_none({"temperature": temperature, "max_tokens": max_new_tokens}))
     if settings:
         raise ConfigError(
             f"{', '.join(settings)} are settings of a teacher behind an API, got {name!r}; leave them out, or name remote:MODEL"
@@ -129,9 +128,7 @@ def make_policy(
 
 def _model_policy(spec: EnvironmentSpec, name: str, shelf: ModelShelf | None, **changes: Any) -> Policy:
     """The policy of a model in a folder or on the hub. ``changes``: of its sampling."""
-    folder = find_model(name)
-    if folder is not None:
-        tell_first_seed(name, folder)
+    path = model_source(name)
     require_training()
     from gradus.policies.local.loading import load_model, load_tokenizer
     from gradus.policies.local.policy import LocalPolicy
@@ -143,11 +140,10 @@ def _model_policy(spec: EnvironmentSpec, name: str, shelf: ModelShelf | None, **
         """As it was trained, or as the environment's recipe would train it, with the changes of this call."""
         return (model.settings.sampling or sampling_of(spec)).changed(**changes)
 
-    address = None if folder is None else address_of(folder)
+    address = address_of(path)
     if address is not None:
-        words = load_tokenizer(address.words, trained=folder)
+        words = load_tokenizer(address.words, trained=path)
         return served_policy(address, words, sampling_by(words), name=name)
-    path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
     keep = True if spec.keeps_answers else None
     load = partial(load_model, path, **trained_precision(path), keep_history=keep)
@@ -158,7 +154,6 @@ def _model_policy(spec: EnvironmentSpec, name: str, shelf: ModelShelf | None, **
 
     if shelf is None:
         return policy(load())
-    check_model_source(path)  # a name without a model should fail now, not behind the evaluation of others
     return ShelvedPolicy(shelf, path, load, policy, name=name)
 
 
@@ -180,6 +175,14 @@ def installed_policies() -> dict[str, EntryPoint]:
     Each is a function of the text after the colon (or None) that returns a Policy.
     """
     return {entry.name: entry for entry in entry_points(group="gradus.policies")}
+
+
+def model_source(name: str) -> str:
+    """Returns the folder of a run's or a model's weights, or a name on the hub. Raises ConfigError for a mistyped folder."""
+    folder = find_model(name)
+    if folder is not None:
+        tell_first_seed(name, folder)
+    return check_model_source(str(folder or name))
 
 
 def existing_model(name: str) -> Path:

@@ -61,6 +61,7 @@ class ModelShape:
     """A decoder's shape."""
 
     name: str
+    architecture: str
     parameters: int
     matrices: int  # parameters of the layers' linear layers
     hidden: int
@@ -128,7 +129,8 @@ def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
     head_dim = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
     return ModelShape(
         name=str(path_or_name),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        architecture=config.model_type,
+        parameters=model.num_parameters(),
         matrices=sum(weight.numel() for weight in linear),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,

@@ -8,14 +8,13 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core.naming import IMPORTED, file_sources, imported_files
-from gradus.core.values import plain
+from gradus.core.values import plain, without_none
 from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards import BUILT_IN
 
@@ -40,7 +39,7 @@ def environment_sources(job: Job) -> dict[str, str]:
             sources |= file_sources(name if name.endswith(".py") else name.rpartition(":")[0])
     elif not isinstance(job.bare.data_set, TableTasks):
         sources[f"code of {name}"] = code_digest(job.bare.make)
-    return _known(sources)
+    return without_none(sources)
 
 
 def reward_sources(job: Job) -> dict[str, str]:
@@ -52,7 +51,7 @@ def reward_sources(job: Job) -> dict[str, str]:
             sources[f"code of {name.rpartition(':')[2]}"] = code_digest(function)
         elif name not in BUILT_IN:
             sources |= file_sources(name.rpartition(":")[0])
-    return _known(sources)
+    return without_none(sources)
 
 
 def algorithm_sources(name: str) -> dict[str, str]:
@@ -86,11 +85,6 @@ def _rows_label(name: str) -> str:
     if place:
         return f"rows of {Path(place).name}"
     return "rows" if name == "rows" else f"rows of {name}"
-
-
-def _known(sources: Mapping[str, str | None]) -> dict[str, str]:
-    """The sources whose digest could be computed."""
-    return {name: value for name, value in sources.items() if value is not None}
 
 
 def code_digest(function: Any) -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from gradus.core import ConfigError, Episode, Reward, StopReason, Task
 from gradus.core.files import read_json, read_json_lines
-from gradus.core.values import Json, is_table
+from gradus.core.values import Json
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's correct, partial, incorrect, no answer
 TASKS = "tasks"
@@ -20,54 +19,38 @@ def task_scores(path: Path) -> Scores:
     """The reward of each task and sample of a file. Raises ConfigError for a file of another form."""
     if path.suffix == ".eval":
         raise ConfigError(f"{path} is compressed in inspect's own way; write it as JSON: inspect log convert --to json")
-    if path.suffix == ".json":
-        rows = [_inspect(sample) for sample in _samples(read_json(path))]
-    else:
-        rows = [_line(line) for line in read_json_lines(path)]
     scores: dict[tuple[str, int], float] = {}
-    for row in rows:
-        if row is None:
-            raise ConfigError(
-                f"{path} has no results by task; expected lm-eval's samples_*.jsonl, inspect's log as JSON (inspect log convert --to json), "
-                'or lines {"task": ..., "seed": 0, "reward": 1.0}'
-            )
-        task, sample, value = row
-        scores.setdefault((task, sample), value)  # lm-eval has a line a filter, the first of which is its main one
+    try:
+        rows = (
+            map(_inspect, read_json(path)["samples"]) if path.suffix == ".json" else map(_line, read_json_lines(path))
+        )
+        for task, sample, value in rows:
+            # lm-eval has a line a filter, the first of which is its main one
+            scores.setdefault((task, sample), value)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ConfigError(
+            f"{path} has no results by task; expected lm-eval's samples_*.jsonl, inspect's log as JSON (inspect log convert --to json), "
+            'or lines {"task": ..., "seed": 0, "reward": 1.0}'
+        ) from error
     if not scores:
         raise ConfigError(f"{path} is empty")
     return scores
 
 
-def _line(line: Json) -> tuple[str, int, float] | None:
-    """A line of lm-eval, whose first metric counts, or of one's own."""
-    metrics = line.get("metrics")
-    if "doc_id" in line and isinstance(metrics, list) and metrics:
-        return _row(line["doc_id"], 0, line.get(cast(str, metrics[0])))
-    if "task" in line:
-        return _row(line["task"], line.get("seed", 0), line.get("reward"))
-    return None
+def _line(line: Json) -> tuple[str, int, float]:
+    """Task, sample and score of a line of lm-eval, whose first metric counts, or of one's own."""
+    if "doc_id" in line:
+        return str(line["doc_id"]), 0, float(line[line["metrics"][0]])
+    return str(line["task"]), int(line.get("seed", 0)), float(line["reward"])
 
 
-def _samples(document: Any) -> Sequence[Json]:
-    """The samples of a log of inspect."""
-    return list(document.get("samples", [{}])) if is_table(document) else [{}]
-
-
-def _inspect(sample: Json) -> tuple[str, int, float] | None:
-    """A sample of inspect, whose first scorer counts."""
-    scores = sample.get("scores")
-    if not is_table(scores) or not scores:
-        return None
-    score: Any = next(iter(scores.values()))
-    value = score.get("value") if is_table(score) else None
-    if isinstance(value, str):
-        value = _LETTERS.get(value)
-    return _row(sample.get("id"), sample.get("epoch", 1), value)
-
-
-def _row(task: Any, sample: Any, value: Any) -> tuple[str, int, float] | None:
-    """Task, sample and score; None if there is no number."""
-    return (str(task), int(sample), float(value)) if isinstance(value, int | float) else None
+def _inspect(sample: Json) -> tuple[str, int, float]:
+    """The same of a sample of inspect, whose first scorer counts."""
+    first, *_ = sample["scores"].values()
+    score = first["value"]
+    if score in _LETTERS:
+        score = _LETTERS[score]
+    return str(sample["id"]), int(sample.get("epoch", 1)), float(score)
 
 
 def task_episodes(path: Path) -> list[Episode]:

@@ -5,7 +5,14 @@ Undefined is None, never 0: an interval needs two values (or two clusters), a co
 
 from gradus.stats.binary import score_interval_of_pairs, score_p
 from gradus.stats.crossed import crossed_difference, crossed_interval
-from gradus.stats.formatting import format_interval, format_money, format_number, format_p, format_signed
+from gradus.stats.formatting import (
+    format_interval,
+    format_money,
+    format_number,
+    format_p,
+    format_seconds,
+    format_signed,
+)
 from gradus.stats.intervals import Interval, mean_interval, mean_of, pass_at_k, wilson
 from gradus.stats.paired import LEAST_DIFFERING, LEAST_UNITS, Decision, Paired, holm, paired_difference
 from gradus.stats.power import episodes_needed, paired_power, units_needed
@@ -29,6 +36,7 @@ __all__ = [
     "format_money",
     "format_number",
     "format_p",
+    "format_seconds",
     "format_signed",
     "holm",
     "level_of",

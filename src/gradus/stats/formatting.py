@@ -67,6 +67,16 @@ def format_money(value: float) -> str:
     return f"${format_number(value, 2)}"
 
 
+def format_seconds(value: float) -> str:
+    """A duration: ``8.2 s``, ``3 min 20 s``, ``20 min``, ``1 h 05 min``."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {seconds:02d} s" if seconds else f"{minutes} min"
+
+
 def format_p(value: float | None) -> str:
     """A p-value: ``0.031`` or ``< 0.001``."""
     if value is None:

@@ -79,7 +79,7 @@ def evaluate(
         spec=spec,
         grader=_graders(spec, graders)[0],
         policies=policies,
-        tasks=_condition_tasks(spec, list(spec.conditions if conditions is None else conditions), episodes),
+        tasks=condition_tasks(spec, list(spec.conditions if conditions is None else conditions), episodes),
         seed=seed,
         samples=samples,
         max_concurrent=max_concurrent,
@@ -306,7 +306,7 @@ def _figures(
     return figures
 
 
-def _condition_tasks(
+def condition_tasks(
     spec: EnvironmentSpec,
     conditions: Sequence[str],
     episodes: int | None,

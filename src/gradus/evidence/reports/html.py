@@ -22,7 +22,7 @@ from gradus.evidence.reports.run_files import NOT_STORED, RunRecord, holds_a_run
 from gradus.evidence.reports.score_tables import figure_cell
 from gradus.evidence.reports.verdict import state_of
 from gradus.evidence.stage_files import changed_since
-from gradus.stats import format_interval, format_money, format_number, format_signed
+from gradus.stats import format_interval, format_money, format_number, format_seconds, format_signed
 from gradus.version import __version__
 
 if TYPE_CHECKING:
@@ -134,13 +134,3 @@ def _part(name: str) -> str:
 
 def _money(value: float | None = None) -> str:
     return "–" if value is None else format_money(value)
-
-
-def format_seconds(value: float) -> str:
-    """``8.2 s``, ``3 min 20 s``, ``1 h 05 min``."""
-    if value < 60:
-        return f"{value:.1f} s"
-    minutes, seconds = divmod(round(value), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"

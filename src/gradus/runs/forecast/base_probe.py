@@ -17,6 +17,7 @@ import torch
 from gradus.core import EnvironmentSpec, Episode, Group, Turn
 from gradus.core.frozen_record import frozen_record
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
+from gradus.evidence.evaluation import first_failure
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import RolloutResult, roll_out
@@ -24,7 +25,7 @@ from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
 from gradus.stats import Interval, format_interval, mean_interval
 from gradus.training.config import GrpoConfig
-from gradus.training.data.sequences import TrainingSample, episode_samples
+from gradus.training.data.sequences import TrainingSample, episode_samples, sampled_tokens
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.data.tasks import reserved_ids, training_tasks
 from gradus.training.engine.loss_step import TrainingError
@@ -126,7 +127,7 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
     # What judges is not asked: the settings are fitted to these answers.
     tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
-    part = max(1, count // _PARTS)
+    part = count // _PARTS
     groups: list[Group] = []
     speeds: list[float] = []
     seconds = grading = 0.0
@@ -152,7 +153,7 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
             groups += rolled.groups
             seconds += spent
             grading += rolled.seconds["environment"] + rolled.seconds["reward"]
-            speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
+            speeds.append(sum(map(sampled_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
     prompted = 0.0
     if spec.max_turns == 1:
@@ -194,7 +195,6 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
     unpaid = [place for place, holds in enumerate(stated) if holds and not values[place]]
     place = next(iter(unpaid), 0)
     example = episodes[place]
-    errors = [episode.reward.error for episode in episodes if episode.reward and episode.reward.error]
     return BaseProbe(
         # Answers to one question resemble each other, so that questions are the units of the interval.
         reward=mean_reward(episodes, clusters=[str(number // SAMPLES) for number in range(len(values))]),
@@ -206,7 +206,7 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
         longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),
-        error=next(iter(errors), "no reward came"),
+        error=first_failure(episodes) or "no reward came",
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
         **costs,
     )
@@ -236,11 +236,6 @@ def _prompt_tokens(episodes: Sequence[Episode]) -> float:
     """Mean tokens of the prompts of episodes of one turn."""
     tokens = [len(turn.tokens.context_ids) for episode in episodes for turn in episode.turns if turn.tokens]
     return sum(tokens) / max(1, len(tokens))
-
-
-def _tokens(episode: Episode) -> int:
-    """Sampled tokens of an episode."""
-    return sum(map(_length, episode.turns))
 
 
 def _training_seconds(

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from gradus.core import GradusError
 from gradus.core.findings import Finding
 from gradus.environments.verifiable.items import Item, TableTasks, prompt_of, question_key
-from gradus.environments.verifiable.policies import in_format
-from gradus.rewards import gold_answer, read_answer, same_answer
+from gradus.rewards import gold_answer, same_answer
 from gradus.rollouts import roll_out
 from gradus.rollouts.under_way import first_sight, unequal_starts
 from gradus.runs.forecast.subject import Subject, failed, not_checked, passed, warned
@@ -31,7 +30,6 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
     items = tasks.items
     repeated, contradicted = _repeats(items)
     unanswered = [item for item in items if answered and not gold_answer(item.answer)]
-    unscored = [item for item in items if not _gold_scores(item)]
     too_long: list[Item] = []
     for item in items:
         system = tasks.system_prompt if item.system is None else item.system
@@ -42,8 +40,6 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
     rules = [
         (failed, "empty answers: rows without an answer", unanswered,
          "remove these rows, or name the right column with answer="),
-        (failed, "gold answers: rows whose own gold answer does not score 1", unscored,
-         "write the answers as plain values, or grade them with a reward function of your own"),
         (failed, f"prompt length: rows with a prompt of more than {limit} tokens", too_long,
          "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context"),
         (warned, "duplicates: questions that more than one row asks", repeated,
@@ -62,21 +58,12 @@ def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bo
 
 def _length(subject: Subject) -> tuple[Length, int | None]:
     """Returns the measure of prompts, and the limit; None if the model cannot be looked at."""
-    from gradus.policies.local.loading import context_length
-
     try:
-        renderer, context = subject.renderer, context_length(subject.config)
+        renderer, context = subject.renderer, subject.shape.context
     except GradusError:  # the check of the model says why
         return lambda system, question: 0, None
     limit = None if context is None else context - subject.recipe.grpo.sampling.max_new_tokens
     return lambda system, question: len(renderer.first(system, question)), limit
-
-
-def _gold_scores(item: Item) -> bool:
-    """True if a row's own gold answer, in the format that is asked for, is right."""
-    gold = gold_answer(item.answer)
-    read = read_answer(in_format("known", gold)).text
-    return not gold or (read is not None and same_answer(read, gold))
 
 
 def _repeats(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:

@@ -11,7 +11,6 @@ from gradus.core import ConfigError
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
-from gradus.policies.local.folders import is_nano
 from gradus.rollouts import roll_out
 from gradus.runs.forecast.base_probe import BaseProbe, load_base, mean_reward, probe_base, way_out, with_sft_step
 from gradus.runs.forecast.prompts import PromptTrial, try_prompts
@@ -49,11 +48,9 @@ class BaseLook:
 def is_probed(job: Job) -> bool:
     """Says if a run looks at its base first: a published model that this process samples from, not at toy size."""
     recipe = job.recipe
-    if recipe.model.path is None or is_nano(recipe.model.path):
-        return False
     is_here = recipe.grpo.sampler == "local" and recipe.trainer == "local"
     # Several processes would each probe and choose for themselves, and then train with different settings.
-    return is_here and not recipe.quick and world().size == 1
+    return job.pretrained and is_here and not recipe.quick and world().size == 1
 
 
 def look_at_base(job: Job, *, time: str | None, fixed: Collection[str], seeds: int = 1) -> BaseLook:

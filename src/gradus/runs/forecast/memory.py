@@ -79,10 +79,8 @@ def memory_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, har
 
 def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:
     """Bytes of one weight."""
-    if config.autocast:
-        return 4
     automatic = "float32" if hardware.kind == "cpu" else "bfloat16"
-    return _BYTES.get(automatic if config.dtype == "auto" else config.dtype, 4)
+    return _BYTES.get(automatic if config.weights_dtype == "auto" else config.weights_dtype, 4)
 
 
 def trained_parameters(shape: ModelShape, config: TrainerConfig) -> int:
@@ -189,7 +187,7 @@ def check_fits(plan: MemoryPlan, config: GrpoConfig) -> None:
     """Raises ConfigError if a plan does not fit; it names settings that do, if there are any."""
     if plan.fits:
         return
-    fitted, _, changes = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
+    fitted, changes = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
     way = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
     if fitted.fits:
         way = f"set {' and '.join(as_set('grpo', changes))}"
@@ -199,8 +197,8 @@ def check_fits(plan: MemoryPlan, config: GrpoConfig) -> None:
 
 def fit_to_memory(
     shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
-) -> tuple[MemoryPlan, GrpoConfig, JsonDict]:
-    """Change one setting after another until the forecast fits: the plan, its settings, and the changes by key.
+) -> tuple[MemoryPlan, JsonDict]:
+    """Change one setting after another until the forecast fits: the plan, and the changes by key.
 
     Cheapest first: what costs only time comes before adapters, which change what is trained. If nothing is enough, the plan is that of
     the last attempt, and :func:`check_fits` refuses it.
@@ -214,7 +212,7 @@ def fit_to_memory(
     if hardware.kind != "cpu":
         attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}]
     changes: JsonDict = {}
-    fitted, plan = config, memory_forecast(shape, config, lengths, hardware)
+    plan = memory_forecast(shape, config, lengths, hardware)
     for attempt in attempts:
         if plan.fits:
             break
@@ -225,8 +223,8 @@ def fit_to_memory(
         smaller = memory_forecast(shape, other, lengths, hardware)
         # A setting that does not help at the peak costs time for nothing.
         if smaller.peak < plan.peak:
-            fitted, plan, changes = other, smaller, changes | attempt
-    return plan, fitted, {key: value for key, value in changes.items() if value != getattr(config, key)}
+            plan, changes = smaller, changes | attempt
+    return plan, {key: value for key, value in changes.items() if value != getattr(config, key)}
 
 
 def as_set(section: str, changes: Json) -> list[str]:

@@ -31,45 +31,39 @@ def model(subject: Subject) -> list[Finding]:
         except OSError:
             evidence = f"{name} is not a folder and not in the cache of the hub"
             return [not_checked(evidence, "give --online, or a folder")]
-    rows = subject.config.get_text_config().vocab_size
+    rows = subject.shape.vocabulary
     renderer = subject.renderer  # raises for a template that rewrites what was said
     tokens = len(renderer.tokenizer)
     # A model may have more rows than tokens: many are padded to a multiple.
     if tokens > rows:
         return [failed(f"the tokenizer has {tokens} tokens, the model {rows}", "use the tokenizer of this model")]
     form = "plain labels, no chat template" if renderer.plain else "chat template extends turn by turn"
-    findings = [passed(f"{subject.config.model_type}, {tokens:,} tokens, {form}")]
-    if renderer.plain and subject.trained:
+    findings = [passed(f"{subject.shape.architecture}, {tokens:,} tokens, {form}")]
+    if renderer.plain and subject.job.pretrained:
         findings.append(warned("the tokenizer has no chat template", "use the chat model, not the base model"))
     return findings
 
 
 def too_long(subject: Subject) -> Finding | None:
     """Returns a failure if prompts and answers do not fit into the model's context."""
-    from gradus.policies.local.loading import context_length
-
-    held, needed = context_length(subject.config), subject.longest.needed
+    held, needed = subject.shape.context, subject.longest.needed
     if held is None or needed <= held:
         return None
-    named = subject.config.get_text_config(decoder=True).max_position_embeddings
-    why = f", not {named}: beyond it the positions of all tokens change" if held < named else ""
     remedy = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"
-    return failed(f"a sequence needs {needed} tokens, the model's context holds {held}{why}", remedy)
+    return failed(f"a sequence needs {needed} tokens, the model's context holds {held}", remedy)
 
 
 def context(subject: Subject) -> list[Finding]:
     """Prompts and answers fit into the model's context, and the answers into what may be sampled."""
-    from gradus.policies.local.loading import context_length
-
     wrong = too_long(subject)
     if wrong is not None:
         return [wrong]
     longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
     if longest.answer > allowed:
         remedy = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
-        report = failed if subject.trained else warned
+        report = failed if subject.job.pretrained else warned
         return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", remedy)]
-    room = context_length(subject.config) or "any number of"
+    room = subject.shape.context or "any number of"
     return [passed(f"the longest sequence needs {longest.needed} of {room} tokens")]
 
 
@@ -158,8 +152,8 @@ def changes_for_card(job: Job, memory: str, *, online: bool) -> list[str]:
         wrong = too_long(subject)
         if wrong is not None:  # no smaller batch shortens a sequence
             raise ConfigError(f"{wrong.evidence}; {wrong.remedy}")
-        plan, config, changes = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
-    check_fits(plan, config)
+        plan, changes = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
+    check_fits(plan, job.recipe.grpo)
     # SFT holds the same model in the same memory, and trains the same adapters, at the rate of adapters.
     shared = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
     if "lora" in shared:

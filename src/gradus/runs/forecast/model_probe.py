@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import count
 
 import numpy as np
 import torch
 
-from gradus.core import Action, ConfigError, EpisodeStart, GradusError, Observation, PolicyError, Request, Task
+from gradus.core import ConfigError, EnvironmentSpec, GradusError, PolicyError, Task
 from gradus.core.errors import first_line
 from gradus.core.frozen_record import frozen_record
+from gradus.interop.classes import class_spec
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import roll_out
 from gradus.training.data.microbatches import microbatches
-from gradus.training.data.sequences import TrainingSample
+from gradus.training.data.sequences import TrainingSample, episode_samples
 from gradus.training.engine.forward import disable_dropout, score_tokens
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
@@ -101,7 +103,7 @@ def probe_model(loaded: LoadedModel) -> ModelProbe:
     system, shown = _SYSTEM, _SHOWN
     if loaded.context is not None and loaded.context < _LONG_ENOUGH:
         system, shown = "", _SHORT
-    sequences = [_sequence(actions, number) for number, actions in enumerate(_sampled(policy, system, shown))]
+    sequences = _sampled(policy, _conversation(system, shown))
     sampled = torch.cat([sequence.logprobs for sequence in sequences]).numpy()
     plain = np.concatenate([_plain(loaded, sequence) for sequence in sequences])
     trained = _trained(loaded, sequences, sampling)
@@ -120,51 +122,35 @@ def _largest(gaps: np.ndarray) -> float:
     return float(gaps.max()) if np.isfinite(gaps).all() else float("inf")
 
 
-def _sampled(policy: LocalPolicy, system: str, shown: Sequence[str]) -> list[list[Action]]:
-    """Two turns of two groups of two; the members of a group read the same first, and other things later."""
-    task = Task(environment="probe", seed=0)
-    environment: Any = None  # a local policy never looks at it
-    starts: list[EpisodeStart] = []
-    for row in range(4):
-        group, member = divmod(row, 2)
-        key = ("probe", row)
-        start = EpisodeStart(
-            task=task, system_prompt=system, key=key, group=group, member=member, environment=environment
-        )
-        starts.append(start)
-    session = policy.start(starts)
-    actions_of: list[list[Action]] = [[] for _ in starts]
-    # Equal beginnings are what the trainer shares, and different ends are what it must keep apart.
-    for places in ((0, 0, 1, 1), (2, 3, 2, 3)):
-        requests = [Request(row=row, observation=Observation(text=shown[i])) for row, i in enumerate(places)]
-        for row, action in enumerate(session.act(requests)):
-            if action.failure is not None:
-                raise PolicyError(f"the model cannot answer: {action.failure.message}")
-            actions_of[row].append(action)
-    session.close()
-    return actions_of
+def _conversation(system: str, shown: Sequence[str]) -> EnvironmentSpec:
+    """Episodes of two turns: the members of a group read the same first, and other things later.
+
+    Equal beginnings are what the trainer shares, and different ends are what it must keep apart.
+    """
+    number = count()
+
+    class Conversation:
+        system_prompt = system
+        max_turns = 2
+
+        def reset(self, seed: int) -> str:
+            return shown[seed]
+
+        def step(self, answer: str) -> tuple[str, float, bool]:
+            return shown[2 + next(number) % 2], 0.0, False
+
+    return class_spec(Conversation)
 
 
-def _sequence(actions: Sequence[Action], number: int) -> TrainingSample:
-    """The tokens of one row's turns, all of which it really read and said."""
-    ids: list[int] = []
-    positions: list[int] = []
-    logprobs: list[float] = []
-    for action in actions:
-        assert action.tokens is not None
-        ids += action.tokens.context_ids
-        positions += range(len(ids), len(ids) + len(action.tokens.action_ids))
-        ids += action.tokens.action_ids
-        logprobs += action.tokens.logprobs
-    return TrainingSample(
-        key=(number // 2, 0),
-        episode=number,
-        ids=torch.tensor(ids),
-        positions=torch.tensor(positions),
-        logprobs=torch.tensor(logprobs, dtype=torch.float64),
-        turns=torch.zeros(len(positions), dtype=torch.int64),
-        offsets=torch.zeros(len(positions), dtype=torch.int64),
-    )
+def _sampled(policy: LocalPolicy, spec: EnvironmentSpec) -> list[TrainingSample]:
+    """What two members of two groups read and said."""
+    tasks = [Task(environment=spec.name, seed=group) for group in range(2)]
+    sequences: list[TrainingSample] = []
+    for number, episode in enumerate(roll_out(spec, policy, tasks, group_size=2, key=("probe",)).episodes):
+        if episode.failure is not None:
+            raise PolicyError(f"the model cannot answer: {episode.failure.message}")
+        sequences += episode_samples(episode, index=number)
+    return sequences
 
 
 @torch.no_grad()

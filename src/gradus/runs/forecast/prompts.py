@@ -66,11 +66,15 @@ def try_prompts(job: Job, loaded: LoadedModel, fixed: Collection[str]) -> Prompt
     if not texts:
         return None
     jobs = {name: job.with_settings({_KEY: text}) for name, text in texts.items()}
-    questions = _questions(jobs)
+    tasks = {name: _tasks_by_question(candidate.environment) for name, candidate in jobs.items()}
+    # Questions that every candidate can ask: none of them is an example of a prompt.
+    first, *others = tasks.values()
+    shared = set(first).intersection(*others)
+    questions = [question for question in first if question in shared][:QUESTIONS]
     prompts: list[TriedPrompt] = []
     with progress_bar("prompts", len(jobs), "prompts") as advance:
         for name, candidate in jobs.items():
-            reward = _greedy_reward(candidate, loaded, questions)
+            reward = _greedy_reward(candidate, loaded, [tasks[name][question] for question in questions])
             prompts.append(TriedPrompt(name=name, text=texts[name], reward=reward))
             advance(len(prompts), len(jobs))
     return PromptTrial(prompts=prompts, fixed=_KEY in fixed)
@@ -99,18 +103,8 @@ def _tasks_by_question(spec: EnvironmentSpec) -> Mapping[str, Task]:
     return {content(task): task for task in tasks}
 
 
-def _questions(jobs: Mapping[str, Job]) -> list[str]:
-    """Returns questions that every candidate can ask: none of them is an example of a prompt."""
-    by_job = [_tasks_by_question(job.environment) for job in jobs.values()]
-    shared = set(by_job[0]).intersection(*by_job)
-    return [question for question in by_job[0] if question in shared][:QUESTIONS]
-
-
-def _greedy_reward(job: Job, loaded: LoadedModel, questions: Sequence[str]) -> Interval:
-    """The reward of the base's greedy answers to these questions."""
-    config, spec = job.recipe.grpo, job.environment
-    policy = sampling_policy(loaded, spec, config, name="base", greedy=True)
-    by_question = _tasks_by_question(spec)
-    tasks = [by_question[question] for question in questions]
-    rolled = roll_out(spec, policy, tasks, seed=job.recipe.seed, key=("prompts",), grader=job.grader)
+def _greedy_reward(job: Job, loaded: LoadedModel, tasks: Sequence[Task]) -> Interval:
+    """The reward of the base's greedy answers to these tasks."""
+    policy = sampling_policy(loaded, job.environment, job.recipe.grpo, name="base", greedy=True)
+    rolled = roll_out(job.environment, policy, tasks, seed=job.recipe.seed, key=("prompts",), grader=job.grader)
     return mean_reward(rolled.episodes)

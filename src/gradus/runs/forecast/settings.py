@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from gradus.core import ConfigError, GradusError
+from gradus.core import GradusError
 from gradus.core.findings import Finding
+from gradus.evidence.evaluation import condition_tasks
 from gradus.policies.local.loading import require_bitsandbytes
-from gradus.runs.forecast.subject import Subject, failed, passed, warned
+from gradus.runs.forecast.subject import Subject, failed, from_error, passed, warned
 from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.policies import require_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
@@ -27,8 +28,7 @@ def names(subject: Subject) -> list[Finding]:
         try:
             call()
         except GradusError as error:
-            message, _, remedy = str(error).partition("; ")
-            findings.append(failed(message, remedy or "correct the name in the recipe"))
+            findings.append(from_error(error, remedy="correct the name in the recipe"))
     if findings:
         return findings
     conditions = subject.recipe.eval.conditions or subject.spec.conditions
@@ -47,9 +47,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     yield subject.job.pairs
     for grader in (*section.graders, *(promise.grader for promise in recipe.promises)):
         yield partial(spec.grader, grader)
-    for name in section.conditions or spec.conditions:
-        yield partial(spec.tasks, name)
-    yield partial(_enough_tasks, subject)
+    yield partial(condition_tasks, spec, section.conditions or list(spec.conditions), section.episodes)
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
         if config.quantize:
             yield partial(require_bitsandbytes, "quantize = '4bit'")
@@ -57,20 +55,6 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
             yield partial(require_bitsandbytes, "optimizer = 'adamw_8bit'")
     yield partial(check_trackers, recipe.trackers)
     yield subject.job.schedule
-
-
-def _enough_tasks(subject: Subject) -> None:
-    """One condition must have as many seeds as are asked for; a smaller one gives all it has."""
-    section, conditions = subject.recipe.eval, subject.spec.conditions
-    # A condition that does not exist is another finding.
-    names = [name for name in section.conditions or conditions if name in conditions]
-    if not names or section.episodes is None:
-        return
-    largest = max(names, key=lambda name: len(conditions[name].seeds))
-    most = len(conditions[largest].seeds)
-    if not 1 <= section.episodes <= most:
-        sizes = f"eval.episodes = {section.episodes}, and condition {largest!r} has {most} seeds"
-        raise ConfigError(f"{sizes}; set eval.episodes to a number between 1 and {most}")
 
 
 def _policy(subject: Subject, name: str) -> None:
@@ -82,7 +66,7 @@ def _policy(subject: Subject, name: str) -> None:
 def settings(subject: Subject) -> list[Finding]:
     """Settings that are allowed and usually disappoint, and those of a nano model, which spoil a trained one."""
     findings = list(_disappointing(subject))
-    if subject.trained:
+    if subject.job.pretrained:
         findings = [*_for_nano(subject.recipe), *findings]
     grpo = subject.recipe.grpo
     return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]

@@ -6,19 +6,22 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from gradus.core import ConfigError, Episode, Grader, GradusError
+from gradus.core import ConfigError, Episode, Grader, GradusError, Turn
 from gradus.core.errors import first_line
 from gradus.core.findings import Finding
 from gradus.core.frozen_record import frozen_record
-from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
+from gradus.policies.local.folders import adapter_base, check_model_source, find_model, tokenizer_source
+from gradus.policies.local.loading import LoadedTokenizer
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
 from gradus.runs.job import Job, vocabulary_of
 from gradus.runs.policies import scripted_names
 from gradus.runs.shapes import ModelShape, read_shape
+from gradus.training.data.sequences import TrainingSample, ints
+from gradus.training.data.sft_sequences import text_sequences
 
 
 def passed(evidence: str) -> Finding:
@@ -84,12 +87,6 @@ class Subject:
             return self.grader
         return Grader(name=self.grader.name, summary="not asked", compute=lambda episodes: [None] * len(episodes))
 
-    @property
-    def trained(self) -> bool:
-        """True for a pretrained model, False for a nano model."""
-        path = self.recipe.model.path
-        return path is not None and not is_nano(path)
-
     @cached_property
     def model(self) -> str:
         """A model folder, or a name on the hub; a nano model is made in the scratch folder. Raises ConfigError."""
@@ -101,15 +98,8 @@ class Subject:
         return str(make_nano(self.scratch / "model", vocabulary_of(self.spec), self.recipe.model.nano))
 
     @cached_property
-    def config(self) -> Any:
-        """The model's config; read from the disk unless ``online``. Raises ConfigError."""
-        from transformers import AutoConfig
-
-        return self._read(AutoConfig, adapter_base(self.model) or self.model)
-
-    @cached_property
     def shape(self) -> ModelShape:
-        """The shape of the model that GRPO trains. Raises ConfigError."""
+        """The shape of the model that GRPO trains; its config is read from the disk unless ``online``. Raises ConfigError."""
         return read_shape(self.model, online=self.online)
 
     @cached_property
@@ -119,7 +109,15 @@ class Subject:
 
         base = adapter_base(self.model)
         # Adapters may have no tokenizer beside them; then it is that of their base.
-        tokenizer = self._read(AutoTokenizer, tokenizer_source(base, self.model) if base else self.model)
+        source = tokenizer_source(base, self.model) if base else self.model
+        try:
+            tokenizer = cast(Any, AutoTokenizer).from_pretrained(source, local_files_only=not self.online)
+        except Exception as error:  # a file of another form can fail anywhere in a tokenizer's own code
+            lookup = "" if self.online else "; a name on the hub is looked up with --online"
+            raise ConfigError(
+                f"{source} gives no tokenizer: {type(error).__name__}: {first_line(error)}; a model is a folder with "
+                f"config.json, weights and tokenizer files{lookup}"
+            ) from error
         return ChatRenderer(tokenizer, **self.job.template())
 
     @cached_property
@@ -138,46 +136,29 @@ class Subject:
     @cached_property
     def longest(self) -> Longest:
         """The longest training sequence among :attr:`episodes`, in the model's tokens."""
+        words = LoadedTokenizer(tokenizer=self.renderer.tokenizer, renderer=self.renderer, path=self.model)
+        # A constant answer may be invalid, and is as long as it is.
+        episodes = [replace(episode, turns=tuple(map(_valid, episode.turns))) for episode in self.episodes]
         allowed = self.recipe.grpo.sampling.max_new_tokens
-        sequences: list[Longest] = []
-        for episode in self.episodes:
-            sequences += _sequences(episode, self.renderer, allowed)
-        if not sequences:
-            raise ConfigError(
-                f"no episode of {self.spec.name} has a turn; look at it with gradus show --play {self.spec.name}"
-            )
+        sequences = [_lengths(sample, allowed) for sample in text_sequences(words, episodes)]
         answer = max(sequence.answer for sequence in sequences)
         longest = max(sequences, key=lambda sequence: sequence.needed)
         return replace(longest, answer=answer)
 
-    def _read(self, kind: Any, source: str) -> Any:
-        """A config or a tokenizer."""
-        try:
-            return kind.from_pretrained(source, local_files_only=not self.online)
-        except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
-            first = f"{type(error).__name__}: {first_line(error)}"
-            lookup = "" if self.online else "; a name on the hub is looked up with --online"
-            raise ConfigError(
-                f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
-                f"config.json, weights and tokenizer files{lookup}"
-            ) from error
+
+def _valid(turn: Turn) -> Turn:
+    return replace(turn, valid=True)
 
 
-def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
-    """The training sequences of an episode: a restart opens a new one."""
-    sequences: list[Longest] = []
-    turns = first = prompts = answers = longest = 0
-    speaker = renderer.for_tools(episode.tools)
-    for turn in episode.turns:
-        if turn.index == 0 or turn.restart:
-            turns = answers = longest = 0
-            first = prompts = len(speaker.first(episode.system_prompt, turn.shown))
-        else:
-            prompts += len(speaker.following(turn.shown))
-        needed = prompts + answers + allowed
-        answer = len(speaker.encode_answer(turn.action))
-        turns, answers, longest = turns + 1, answers + answer, max(longest, answer)
-        sequences.append(
-            Longest(turns=turns, first=first, prompts=prompts, answers=answers, answer=longest, needed=needed)
-        )
-    return sequences
+def _lengths(sample: TrainingSample, allowed: int) -> Longest:
+    """The lengths of a training sequence. ``allowed``: tokens of the model's last answer."""
+    # Turns of other sequences have no token here.
+    answers = [count for count in ints(sample.turns.bincount()) if count]
+    return Longest(
+        turns=len(answers),
+        first=int(sample.positions[0]),
+        prompts=len(sample) - sample.actions,
+        answers=sample.actions,
+        answer=max(answers),
+        needed=len(sample) - answers[-1] + allowed,
+    )

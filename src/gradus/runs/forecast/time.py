@@ -14,7 +14,7 @@ from gradus.environments.verifiable.items import TableTasks
 from gradus.runs.forecast.base_probe import BaseProbe
 from gradus.runs.job import Job
 from gradus.runs.recipe.record import Recipe
-from gradus.stats import LEAST_UNITS
+from gradus.stats import LEAST_UNITS, format_seconds
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -47,13 +47,6 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def time_text(seconds: float) -> str:
-    """Writes ``1.5 h``, ``12 min`` or ``45 s``."""
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-
-
 @frozen_record
 class TimePlan:
     """The recipe that fits a time, and how long each stage will take."""
@@ -74,7 +67,7 @@ class TimePlan:
         """Says why the plan does not fit the time, and the way out; None if it fits."""
         if self.limit is None or self.total <= _TOLERANCE * self.limit:
             return None
-        why = f"the shortest run with these settings takes {time_text(self.total)}, and the time is {time_text(self.limit)}"
+        why = f"the shortest run with these settings takes {format_seconds(self.total)}, and the time is {format_seconds(self.limit)}"
         minutes = math.ceil(self.total / 60)
         return why, f"give --time {minutes}m, a smaller grpo.group_size, shorter answers, or a smaller model"
 
@@ -88,7 +81,7 @@ class TimePlan:
             row += f"  {cell:>{width}}"
         grpo = self.recipe.grpo
         answers = f"{grpo.groups} x {grpo.group_size} answers of at most {grpo.sampling.max_new_tokens} tokens"
-        limit = f", for {time_text(self.limit)} (--time changes it)" if self.limit is not None else ""
+        limit = f", for {format_seconds(self.limit)} (--time changes it)" if self.limit is not None else ""
         about = "" if self.steps == grpo.max_steps else "about "
         return [title, row, f"{about}{self.steps} steps of {answers}{limit}"]
 

@@ -11,10 +11,8 @@ The layers, of which a later one wins:
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,7 +26,7 @@ from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardChoice, RewardConfig
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.recipe.starter import by_size, reads_of
+from gradus.runs.recipe.starter import by_size, packaged_table, reads_of
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
 from gradus.runs.shapes import read_shape
 from gradus.training.config import GrpoConfig
@@ -44,14 +42,9 @@ def load_recipe(
     environment: str | EnvironmentSpec | None,
     *,
     path: Path | None = None,
-    model: str | None = None,
     changes: Json | Sequence[str] = (),
     rewards: RewardChoice | None = None,
     quick: bool = False,
-    seed: int | None = None,
-    grader: str | None = None,
-    trackers: Sequence[str] = (),
-    trainer: str | None = None,
     online: bool = False,
 ) -> Recipe:
     """The recipe of an environment or of a file, with changes. An environment that is an object stands in the recipe by its name.
@@ -64,7 +57,7 @@ def load_recipe(
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     edits = parse_changes(changes)
     rewards = rewards or RewardChoice()
-    table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader", grader)))
+    table, source, shipped = raw_recipe(environment, path, reads_of(rewards, edits.get("grader")))
     lm = table.pop("lm", None)
     quick_table: Any = table.pop("quick", {})
     # In the recipe that a run stored all is chosen: its key quick says which form it is, and there is no smaller one.
@@ -75,16 +68,10 @@ def load_recipe(
     if not (lm is None or is_table(lm)) or not is_table(quick_table):
         raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
     layers, choice = [Layer("recipe", settings)], ""
-    options: JsonDict = {
-        "model.path": model,
-        "seed": seed,
-        "grader": grader,
-        "environment": environment.name if isinstance(environment, EnvironmentSpec) else environment,
-        "trainer": trainer,
-        "trackers": list(trackers) or None,
-    }
-    typed = {key: value for key, value in options.items() if value is not None} | edits
-    # A model may be named by the recipe, by an option, or by --set; the last of them counts.
+    typed = edits
+    if environment is not None:
+        name = environment.name if isinstance(environment, EnvironmentSpec) else environment
+        typed = {"environment": name, **edits}
     named = settings | typed
     model_name = named.get("model.path")
     if isinstance(model_name, str) and not stored:
@@ -141,7 +128,7 @@ def _parameters(model: str, *, online: bool) -> int | None:
     try:
         return read_shape(find_model(model) or model, online=ask_hub).parameters
     except ConfigError as error:
-        if ask_hub and isinstance(error.__cause__, OSError):
+        if ask_hub and isinstance(error.__context__, OSError):
             raise
     return None
 
@@ -204,8 +191,7 @@ def _complaint(error: Any) -> str:
 @cache
 def trl_names() -> dict[str, str]:
     """TRL's settings and the recipe keys in their place."""
-    text = resources.files("gradus.runs.recipe").joinpath("trl_names.toml").read_text(encoding="utf-8")
-    return {name: str(key) for name, key in tomllib.loads(text).items()}
+    return packaged_table("trl_names.toml")
 
 
 def _keys_of(section: Sequence[Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PrivateAttr, field_validator, model_validator
 
-from gradus.core.values import Json, JsonDict, as_mapping, is_table
+from gradus.core.values import Json, JsonDict
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.policies.tinker.service import server_of
@@ -191,43 +191,24 @@ class Recipe(_Section):
         """``rows.jsonl`` as on a command line."""
         return file_name(environment)
 
-    @field_validator("rewards")
-    @classmethod
-    def _one_spelling(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
-        """``mine:exact`` of a file in the current folder is recorded as ``mine.py:exact``: both are one setting."""
-        spelled: list[RewardConfig] = []
-        for reward in rewards:
-            module, colon, name = reward.function.rpartition(":")
-            if colon and module.isidentifier() and Path(f"{module}.py").is_file():
-                reward = reward.model_copy(update={"function": f"{module}.py:{name}"})
-            spelled.append(reward)
-        return tuple(spelled)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_long_as_its_stages(cls, table: Any) -> Any:
+    @model_validator(mode="after")
+    def _as_long_as_its_stages(self) -> Recipe:
         """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
-        # Nothing is checked yet: what is no table or list here is refused behind this by its type.
-        recipe = as_mapping(table)
-        for name in ("sft", "grpo"):
-            if "seed" in as_mapping(recipe.get(name)):
+        for name, config in (("sft", self.sft), ("grpo", self.grpo)):
+            if "seed" in config.model_fields_set:
                 raise ValueError(f"{name}.seed is no key; set seed, which holds for the whole run")
-        stages = recipe.get("stage", ())
-        stages = cast(Sequence[Any], stages) if isinstance(stages, list | tuple) else ()
-        steps = [as_mapping(stage).get("steps") for stage in stages]
-        lengths = [length for length in steps if isinstance(length, int)]
-        grpo = recipe.get("grpo", {})
-        all_have_lengths = len(lengths) == len(stages) > 0
-        if not all_have_lengths or not is_table(grpo):
-            return table
-        total = sum(lengths)
-        max_steps = grpo.get("max_steps", total)
+        lengths = [stage.steps for stage in self.stage if stage.steps is not None]
+        if not lengths or len(lengths) < len(self.stage):
+            return self
+        total, max_steps = sum(lengths), self.grpo.max_steps
+        if "max_steps" not in self.grpo.model_fields_set:
+            return self.with_settings({"grpo.max_steps": total})
         if max_steps != total:
             raise ValueError(
                 f"the stages have {' + '.join(map(str, lengths))} = {total} steps and grpo.max_steps is {max_steps}; "
                 "leave max_steps out, or leave out the steps of the last stage, which then lasts to the end"
             )
-        return {**recipe, "grpo": {**grpo, "max_steps": total}}
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

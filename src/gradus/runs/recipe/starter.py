@@ -10,7 +10,6 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from copy import deepcopy
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -44,10 +43,14 @@ _ROUND = 16
 _DATA_SETS = ("gsm8k", "jsonl", "csv", "parquet")  # behind these names stands a path, whatever it looks like
 
 
+def packaged_table(file: str) -> JsonDict:
+    """A TOML file beside this module."""
+    return tomllib.loads(resources.files("gradus.runs.recipe").joinpath(file).read_text(encoding="utf-8"))
+
+
 def _settings(name: str) -> JsonDict:
     """A table of ``starter.toml``."""
-    text = resources.files("gradus.runs.recipe").joinpath("starter.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)[name]
+    return packaged_table("starter.toml")[name]
 
 
 # What a reward reads: the reference answer beside a plain one, tags, or any text.
@@ -88,7 +91,12 @@ def starter(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") ->
             for evaluation in (table["eval"], table["lm"]["eval"]):
                 evaluation["policies"].append("constant")
                 evaluation["pairs"].append("grpo-constant")
-    return within_conditions(table, spec)
+    return fitted_to_data(table, spec)
+
+
+def fitted_to_data(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
+    """The recipe with no more episodes to evaluate on than there are, and with room for the longest rows."""
+    return _with_room_for_rows(_within_conditions(table, spec), spec)
 
 
 def _is_worth_guessing(rows: Sequence[Item]) -> bool:
@@ -151,7 +159,7 @@ def _labels(answers: Collection[str], rows: int) -> list[str]:
     return sorted(answers) if are_words and are_classes else []
 
 
-def within_conditions(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
+def _within_conditions(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
     """The recipe with no more episodes to evaluate on than the largest of its conditions has: data may have few rows."""
     evaluation = table.get("eval", {})
     names = evaluation.get("conditions") or spec.conditions
@@ -175,16 +183,16 @@ def beside(table: JsonDict, folder: Path) -> JsonDict:
         is_relative = bool(text) and not Path(text).is_absolute()
         return str(folder / text) if is_relative and (folder / text).exists() else text
 
-    moved = deepcopy(table)
-    if isinstance(moved.get("environment"), str):
-        moved["environment"] = with_paths(moved["environment"], from_here)
-    model = as_mapping(moved.get("model"))
+    moved: JsonDict = {}
+    if isinstance(table.get("environment"), str):
+        moved["environment"] = with_paths(table["environment"], from_here)
+    model = as_mapping(table.get("model"))
     if isinstance(model.get("path"), str):
         moved["model"] = {**model, "path": from_here(model["path"])}
-    if isinstance(moved.get("rewards"), list):
-        entries = cast(list[Any], moved["rewards"])
-        moved["rewards"] = [_reward_beside(entry, from_here) for entry in entries]
-    return moved
+    rewards = table.get("rewards")
+    if isinstance(rewards, list):
+        moved["rewards"] = [_reward_beside(entry, from_here) for entry in cast(list[Any], rewards)]
+    return {**table, **moved}
 
 
 def _reward_beside(entry: Any, change: Callable[[str], str]) -> JsonDict:
@@ -236,7 +244,7 @@ def adapters_of(rank: int | bool | None) -> JsonDict:
     return changes
 
 
-def with_room_for_rows(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
+def _with_room_for_rows(table: JsonDict, spec: EnvironmentSpec) -> JsonDict:
     """The recipe with room for the longest answers and prompts. If an answer is cut, GRPO has nothing to reward.
 
     Lengths are estimated from above: a word that the vocabulary may not have counts as its letters.
@@ -283,7 +291,7 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
         raise ConfigError(f"{path} is there already; give --overwrite, or another file with --out")
     spec = environments.load(source)
     name = with_paths(source, lambda text: _from(path.parent, text))
-    table = with_room_for_rows(starter(name, spec), spec)
+    table = starter(name, spec)
     if model is not None:
         table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     write_text(path, _commented(table))

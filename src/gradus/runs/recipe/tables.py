@@ -18,7 +18,7 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import read_toml
 from gradus.core.naming import did_you_mean
 from gradus.core.values import Json, JsonDict, as_mapping
-from gradus.runs.recipe.starter import Reads, beside, starter, with_room_for_rows, within_conditions
+from gradus.runs.recipe.starter import Reads, beside, fitted_to_data, starter
 
 
 @dataclass(frozen=True)
@@ -87,29 +87,29 @@ def parse_changes(settings: Json | Sequence[str]) -> JsonDict:
 
 def _set(table: JsonDict, dotted: str, value: Any) -> None:
     """Sets a value in a table, or unsets it if it is None; sections that are missing are made."""
-    *sections, last = dotted.split(".")
     section: Any = table
+    *sections, last = dotted.split(".")
     for index, part in enumerate(sections):
+        key = _key(section, part, dotted)
         if isinstance(section, dict):
-            section = cast(JsonDict, section).setdefault(part, {})
-        else:
-            entries = cast(list[Any], section)
-            section = entries[_place(entries, part, dotted)]
+            cast(JsonDict, section).setdefault(key, {})
+        section = cast(Any, section)[key]
         if not isinstance(section, dict | list):
             raise ConfigError(f"{dotted}: {'.'.join(sections[: index + 1])} is a value, not a table")
-    key: Any = last if isinstance(section, dict) else _place(cast(list[Any], section), last, dotted)
+    key = _key(section, last, dotted)
     if value is not None:
         section[key] = deepcopy(value)  # a later layer may change a part of it
-    elif isinstance(section, list):
+    elif isinstance(section, list) or key in section:
         del section[key]
-    else:
-        section.pop(key, None)
 
 
-def _place(entries: Sequence[Any], part: str, dotted: str) -> int:
-    """The place in a list that a part of a dotted key says."""
-    if not part.isdecimal() or int(part) >= len(entries):
-        raise ConfigError(f"{dotted}: expected a place in a list of {len(entries)}, counted from 0, got {part}")
+def _key(section: Any, part: str, dotted: str) -> Any:
+    """What a part of a dotted key stands for in a section: a place in a list, else itself."""
+    if not isinstance(section, list):
+        return part
+    length = len(cast(list[Any], section))
+    if not part.isdecimal() or int(part) >= length:
+        raise ConfigError(f"{dotted}: expected a place in a list of {length}, counted from 0, got {part}")
     return int(part)
 
 
@@ -143,8 +143,7 @@ def raw_recipe(
 
 def recipe_of(environment: str, spec: EnvironmentSpec, reads: Reads = "answer") -> JsonDict:
     """The raw recipe of an environment: its own, or settings to begin with."""
-    table = starter(environment, spec, reads) if spec.recipe is None else within_conditions(own_table(spec), spec)
-    return with_room_for_rows(table, spec)
+    return starter(environment, spec, reads) if spec.recipe is None else fitted_to_data(own_table(spec), spec)
 
 
 def own_table(spec: EnvironmentSpec) -> JsonDict:

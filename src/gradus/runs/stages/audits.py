@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
@@ -28,12 +28,16 @@ _SECONDS = 120.0  # of a process that rolls out again
 _HASH_SEEDS = (0, 4711)  # two, as the small sets of one process stand as in another by chance
 
 
-def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
+def audit_with_progress(spec: EnvironmentSpec, grader: Grader, settings: AuditSettings) -> AuditResult:
     """Returns the audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
     unit = "answers" if spec.max_turns == 1 else "episodes"
     with progress_bar(f"audit {grader.name}", 0, unit) as advance, redirect_stdout(sys.stderr):
-        settings = AuditSettings(progress=lambda part, done, total: advance(done, total, part), **options)
-        return audit_any(spec, grader, settings)
+
+        def show(part: str, done: float, total: int) -> None:
+            """Shows the audit's part and how far it is."""
+            advance(done, total, part)
+
+        return audit_any(spec, grader, replace(settings, progress=show))
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from rich.console import Console
 
 from gradus.core import Policy
 from gradus.core.files import digest
-from gradus.core.values import JsonDict
+from gradus.core.printing import quiet
+from gradus.core.terminal import Terminal
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.policies.tinker.policy import TokenCounts
@@ -28,8 +29,6 @@ from gradus.training.run.validation import sampling_policy
 GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
 
-Select = Callable[["RunContext"], JsonDict]  # the settings that a stage depends on
-
 
 class RunContext:
     """A job and a folder, with the folder's manifest.
@@ -44,13 +43,14 @@ class RunContext:
         folder: Path,
         *,
         redo: bool,
-        console: Console,
+        console: Console | None = None,
         anyway: bool = False,
         rolled_out: Path | None = None,
         lessons: Sequence[Path] = (),
         stages: Collection[str] = (),
     ) -> None:
-        self.job, self.folder, self.console, self.anyway = job, folder, console, anyway
+        self.job, self.folder, self.anyway = job, folder, anyway
+        self.console = console or Terminal(quiet=quiet())
         self.recipe, self.spec, self.grader = job.recipe, job.environment, job.grader
         self.rolled_out, self.lessons, self.stages = rolled_out, lessons, stages
         # A schedule of other components, or too few rows to train on, should fail now and not behind the stages before GRPO.
@@ -60,11 +60,13 @@ class RunContext:
             training_tasks(self.spec, self.recipe.grpo, 0, 1, reserved)
         self.counts = TokenCounts()  # of a server, in the stage that is being done
         self.manifest = Manifest(folder, redo=redo, writing=world().main)
-        self.ledger = Ledger(job.recipe.prices, self.manifest, self.counts)
+        self.ledger = Ledger(job, self.manifest, self.counts)
 
-    def inputs(self, select: Select) -> StageInputs:
-        """The inputs of a stage: settings, and the data and the code that they name."""
-        settings = select(self)
+    def inputs(self, sections: Sequence[str]) -> StageInputs:
+        """The inputs of a stage: sections of the recipe, and the data and the code that they name."""
+        # How a teacher is called changes no episode.
+        dumped = self.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
+        settings = {name: dumped[name] for name in ("environment", "seed", *sections)}
         if "model" in settings:  # a run can be moved together with its model, and be named in another way
             # Compared as seen from the run's folder: a path from elsewhere would make a moved run another one.
             settings["model"]["path"] = _as_seen_from(self.folder, self.recipe.model.path)
@@ -104,17 +106,6 @@ def _as_seen_from(folder: Path, model: str | None) -> str | None:
     return os.path.relpath(path, run) if run.parent in path.parents else str(path)
 
 
-def section_of(*names: str) -> Select:
-    """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
-
-    def select(run: RunContext) -> JsonDict:
-        """The sections as JSON; how a teacher is called changes no episode."""
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
-        return {name: dumped[name] for name in ("environment", "seed", *names)}
-
-    return select
-
-
 def run_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
     """The policies of the evaluation: the run's checkpoints, one loaded at a time, and any other policy by its name.
 
@@ -138,9 +129,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     if address is not None:
         sampling = grpo.sampling.changed(temperature=0 if greedy else None)
         return served_policy(address, run.job.words(address, model), sampling, name=name, counts=run.counts)
-    # A checkpoint stores what it was trained with; the model before any knows nothing of the recipe.
-    options = run.job.loading() if stage == "model" else run.job.loading_trained()
     make = partial(sampling_policy, spec=run.spec, config=grpo, name=name, greedy=greedy)
     prompt = run.recipe.eval.prompted if name == "prompted" else None
-    load = partial(load_model, model, **options)
+    load = partial(load_model, model, **run.job.loading(trained=stage != "model"))
     return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name, system_prompt=prompt)

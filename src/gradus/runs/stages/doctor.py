@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import read_toml, write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
-from gradus.core.values import Json
-from gradus.evidence.reports.results import differences, figure, headline_condition
+from gradus.core.values import Json, JsonDict
+from gradus.evidence.reports.results import headline_condition, main_scores
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
+
+if TYPE_CHECKING:  # a context brings torch, which a reader of a run does not need
+    from gradus.runs.stages.context import RunContext
 
 # Pairs of GRPO's student and the model before it.
 _BEFORE = (
@@ -27,12 +28,12 @@ _BEFORE = (
 )
 
 
-def diagnose_run(folder: Path, *, console: Console) -> None:
+def do_doctor(run: RunContext, cost: JsonDict) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
-    document = diagnosis_of(folder)
-    write_json(folder / "doctor.json", document)
+    document = diagnosis_of(run.folder)
+    write_json(run.folder / "doctor.json", document)
     for part in diagnoses_table(document):
-        console.print(part, highlight=False)
+        run.console.print(part, highlight=False)
 
 
 def diagnosis_of(run: Path) -> Diagnoses:
@@ -65,25 +66,24 @@ def diagnosis_of(run: Path) -> Diagnoses:
     return report(worst_first(diagnoses), min(metrics.values(), key=len))
 
 
-def evaluation_records(run: Path) -> list[dict[str, Any]]:
+def evaluation_records(run: Path) -> list[JsonDict]:
     """Returns records for the rules: how the evaluation compares GRPO with the model before it, and with its teacher."""
     path = run / "results.json"
     results = read_document(path, Results) if path.is_file() else None
     condition = headline_condition(results) if results else None
     if results is None or condition is None or results.get("quick"):  # at toy size no figure means anything
         return []
-    conditions = results["conditions"]
+    scores = main_scores(results)[condition]
     head = {"kind": "evaluation", "condition": condition}
-    pairs = {(pair.first, pair.second): pair for pair in differences(conditions, condition)}
-    records: list[dict[str, Any]] = []
+    pairs = {(pair.first, pair.second): pair.figures for pair in scores.pairs}
+    records: list[JsonDict] = []
     for names in _BEFORE:
         if names in pairs:
-            changes = {name: asdict(change) for name, change in pairs[names].figures.items()}
+            changes = {name: asdict(change) for name, change in pairs[names].items()}
             records.append({**head, "pair": " - ".join(names), **changes})
     recipe = read_toml(run / "recipe.toml") if (run / "recipe.toml").is_file() else {}
     teach: Json = recipe.get("teach", {})
-    figures = {name: figure(policy.get("reward")) for name, policy in conditions[condition]["policies"].items()}
-    means = {name: reward.mean for name, reward in figures.items() if reward is not None}
+    means = {name: figures["reward"].mean for name, figures in scores.policies.items() if "reward" in figures}
     teacher = str(teach.get("policy"))
     if {"grpo", teacher} <= means.keys() and teach.get("enabled") is not False:
         # Of the means: a pair with the teacher need not be among those that the recipe compares.

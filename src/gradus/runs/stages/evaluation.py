@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import EnvironmentSpec, Episode, Group, Policy
+from gradus.core.files import write_json
 from gradus.core.metrics import read_metrics
 from gradus.core.values import Json
 from gradus.evidence.evaluation import Evaluation, evaluate
@@ -47,11 +48,14 @@ def graders_of(run: RunContext) -> list[str]:
     return list(dict.fromkeys([run.grader.name, *run.recipe.eval.graders]))
 
 
-def add_promises(run: RunContext, document: Results) -> None:
-    """Write into results which promises of the recipe were kept."""
+def write_results(run: RunContext, document: Results, starts: bool | list[int]) -> None:
+    """Write results.json, with the promises of the recipe that were kept. ``starts``: see :func:`best_is_the_start`; seeds if there are several."""
     by_grader: Json = {run.grader.name: document, **document.get("graders", {})}
     document["promises"] = check_promises(run.job.promises(), by_grader, run.grader.name)
     document["quick"] = run.recipe.quick
+    if starts:
+        document["best_is_the_start"] = starts
+    write_json(run.folder / "results.json", document)
 
 
 def best_is_the_start(grpo: Path) -> bool:

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from gradus.core import ConfigError
-from gradus.core.documents import PromiseOutcome, Results, read_document
+from gradus.core.documents import Costs, PromiseOutcome, Results, read_document
 from gradus.core.files import write_json, write_text
-from gradus.core.printing import quiet, verbose
+from gradus.core.printing import verbose
 from gradus.core.terminal import Terminal
 from gradus.core.values import Json, is_table
 from gradus.evidence.reports import run_figures, show_results, write_report
@@ -26,7 +26,7 @@ from gradus.runs.money import costs_document, forecast_money
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
 from gradus.sandbox.locks import FolderLock
-from gradus.stats import format_money, format_number
+from gradus.stats import format_money, format_number, format_seconds
 from gradus.training.distributed.processes import world
 from gradus.training.run.trackers import check_trackers
 
@@ -36,7 +36,7 @@ SEEDS = "seeds.json"  # in the folder of a run of several training seeds
 
 def run_stages(
     job: Job,
-    folder: Path | None = None,
+    folder: Path,
     *,
     only: Sequence[str] | None = None,
     lessons: Sequence[Path] = (),
@@ -51,7 +51,6 @@ def run_stages(
     SFT learns, in place of a teacher's. ``rolled_out``: episodes of policies that are not rolled out again, in one seed of a larger run. A failed
     audit stops the run, unless ``anyway``.
     """
-    folder = folder or job.recipe.default_folder()
     require_folder(folder)
     check_trackers(job.recipe.trackers)
     stages = stages_of(job.recipe, only)
@@ -62,7 +61,7 @@ def run_stages(
             job,
             folder,
             redo=redo,
-            console=console or Terminal(quiet=quiet()),
+            console=console,
             anyway=anyway,
             rolled_out=rolled_out,
             lessons=lessons,
@@ -73,11 +72,8 @@ def run_stages(
         for line in forecast_money(job):  # before anything is spent
             run.console.print(line, highlight=False)
         do_stages(run, stages)
-        if only is None:
-            if world().main:
-                keep_evaluated(folder)  # of the weights
-                write_costs(folder, run.ledger.costs())
-                run.manifest.keep("costs.json", "recipe.toml")
+        if only is None and world().main:
+            keep_evaluated(folder)  # of the weights
             finish(run, run.ledger.costs(), shown=rolled_out is None)
     return folder
 
@@ -100,7 +96,7 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
     # All inputs before the first stage: files that are edited while the run goes on change nothing.
-    inputs = {name: run.inputs(select) for name, (_, select) in stages.items()}
+    inputs = {name: run.inputs(sections) for name, (_, sections) in stages.items()}
     for name, (do, _) in stages.items():
         if run.manifest.done(name, inputs[name]):
             run.console.print(f"{name}: there already", style="dim")
@@ -110,9 +106,6 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         try:
             run.counts.clear()
             with run.manifest.doing(name, inputs[name]) as cost, run.ledger.paying(name, cost):
-                run.ledger.charge_judges(run.grader)
-                for policy in run.spec.asks:
-                    run.ledger.charge(policy, run.recipe.prices.reader)
                 do(run, cost)
                 cost.update(run.counts.as_costs())
         finally:  # the next stage computes with as many threads as in a run that was broken off before it
@@ -133,23 +126,20 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def write_costs(folder: Path, stages: Sequence[Json]) -> None:
-    """Write ``costs.json``."""
-    path = folder / "results.json"
-    results = read_document(path, Results) if path.is_file() else None
-    write_json(folder / "costs.json", costs_document(stages, results))
-
-
-def finish(run: RunContext, costs: Sequence[Json], *, shown: bool = True) -> None:
-    """Write the report; if ``shown``, draw the figures too, and print the end of the run."""
+def finish(run: RunContext, stages: Sequence[Json], *, shown: bool = True) -> None:
+    """Write ``costs.json`` and the report; if ``shown``, draw the figures too, and print the end of the run."""
+    results = read_document(run.folder / "results.json", Results)
+    costs = costs_document(stages, results)
+    write_json(run.folder / "costs.json", costs)
+    run.manifest.keep("costs.json", "recipe.toml")
     if shown and not run.recipe.quick:  # there is nothing to see in them
         run_figures(run.folder)
     report = write_report(run.folder)
     if shown:
-        show_end(Terminal(), read_document(run.folder / "results.json", Results), costs, report)
+        show_end(Terminal(), results, costs, report)
 
 
-def show_end(console: Console, results: Results, costs: Sequence[Json], report: Path) -> None:
+def show_end(console: Console, results: Results, costs: Costs, report: Path) -> None:
     """Print what a run has shown in at most 24 lines; with ``--verbose`` all conditions, graders, promises and costs."""
     console.print(show_results(results, every=verbose()))
     if not results.get("quick"):
@@ -181,17 +171,17 @@ def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) ->
         yield f"  {kind} {outcome}: {promise['text']} ({format_number(promise['value'])}, wanted {bound})"
 
 
-def _cost_line(costs: Sequence[Json], *, every: bool) -> str:
+def _cost_line(costs: Costs, *, every: bool) -> str:
     """Time and money of a run, and of the stages that took longest."""
-    longest = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
+    rows = costs["stages"]
+    longest = rows if every else sorted(rows, key=lambda row: -row["seconds"])[:_MOST_COSTS]
     stages: list[str] = []
     for row in longest:
         if row["seconds"] >= 0.5:  # less is written as 0 s
             planned = f" of {row['planned']:.0f} planned" if "planned" in row else ""
             stages.append(f"{row['stage']} {row['seconds']:.0f} s{planned}")
-    minutes, seconds = divmod(round(sum(row["seconds"] for row in costs)), 60)
-    line = f"it took {minutes} min {seconds} s" if minutes else f"it took {seconds} s"
+    line = f"it took {format_seconds(sum(row['seconds'] for row in rows))}"
     if stages:
         line += f" ({', '.join(stages)})"
-    total = costs_document(costs, None).get("total")
+    total = costs.get("total")
     return line if total is None else f"{line}; {format_money(total)}"

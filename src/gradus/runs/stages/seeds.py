@@ -20,24 +20,23 @@ from rich.text import Text
 from gradus.core import ConfigError, Episode, GradusError
 from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
-from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 from gradus.core.values import Json, JsonDict
 from gradus.evidence.evaluation import compare_seeds
 from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
 from gradus.runs.job import Job, resolve
-from gradus.runs.manifest import CHECKPOINTS
+from gradus.runs.manifest import CHECKPOINTS, UNTRAINED
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.context import GRADED, RunContext, run_policies, section_of
+from gradus.runs.stages.context import GRADED, RunContext, run_policies
 from gradus.runs.stages.evaluation import (
-    add_promises,
     best_is_the_start,
     evaluate_in_run,
     graders_of,
     read_rollouts,
+    write_results,
 )
-from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder, run_stages, write_costs
+from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder, run_stages
 from gradus.runs.stages.stages import STAGES, stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
@@ -111,7 +110,7 @@ def train_seed(arguments: Json) -> None:
 SHARED = "eval/shared.jsonl.gz"
 
 
-def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = False, anyway: bool = False) -> Path:
+def run_seeds(job: Job, folder: Path, *, seeds: int, redo: bool = False, anyway: bool = False) -> Path:
     """Train a job from ``seeds`` seeds, the recipe's and the following ones, and return the folder with all of them.
 
     They are trained beside each other, each in a process with one thread; the numbers do not depend on it. Environments and rewards that only
@@ -120,17 +119,16 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
     recipe = job.recipe
     if seeds < 2:
         raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
-    folder = folder or recipe.default_folder()
     require_folder(folder, several=True)
     check_trackers(recipe.trackers)
     # A given model is rolled out before training, as GRPO will sample from it.
     base = ("model", "grpo") if recipe.model.path else ()
-    stages = {"audit": STAGES["audit"], "eval": (_do_shared, section_of(*GRADED, "eval", *base))}
+    stages = {"audit": STAGES["audit"], "eval": (_do_shared, (*GRADED, "eval", *base))}
     numbers = [recipe.seed + index for index in range(seeds)]
     members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
     with ExitStack() as held:
         held.callback(FolderLock(folder).release)
-        run = RunContext(job, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway, stages=stages)
+        run = RunContext(job, folder, redo=redo, anyway=anyway, stages=stages)
         if not redo:
             for member, member_job in members.items():
                 _require_same_settings(member_job, member)  # before any is trained
@@ -142,6 +140,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted(trained)})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
+            run.manifest.keep()  # what is gone has no checksum
         parallel = min(seeds_at_once(), seeds)
         # Another process finds environments and rewards by their names alone.
         if parallel > 1 and job.portable:
@@ -149,9 +148,7 @@ def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = 
         else:
             train_here(members, folder / SHARED, redo=redo, console=run.console)
         _evaluate(run, numbers)
-        costs = _costs(run, list(members))
-        write_costs(folder, costs)
-        finish(run, costs)
+        finish(run, _costs(run, list(members)))
     return folder
 
 
@@ -160,8 +157,8 @@ def _require_same_settings(job: Job, folder: Path) -> None:
     stages = stages_of(job.recipe)
     run = RunContext(job, folder, redo=False, console=Console(quiet=True), stages=stages)
     run.manifest.leave_out(stages)
-    for name, (_, select) in stages.items():
-        run.manifest.done(name, run.inputs(select))
+    for name, (_, sections) in stages.items():
+        run.manifest.done(name, run.inputs(sections))
 
 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
@@ -174,21 +171,23 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
 
 def _do_shared(run: RunContext, cost: JsonDict) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
-    # A nano model is made from the seed, so that each seed begins with another one.
-    is_given = run.recipe.model.path is not None
-    shared = {name for name, (stage, _) in CHECKPOINTS.items() if stage == "model" and is_given}
-    names = [name for name in run.job.policies() if name in shared or name not in CHECKPOINTS]
-    policies = run_policies(run, names)
+    policies = run_policies(run, _shared_policies(run.job))
     episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
     cost.update(episodes=len(episodes))
+
+
+def _shared_policies(job: Job) -> list[str]:
+    """The policies that no training seed changes. A nano model is made from the seed, so that each seed begins with another one."""
+    untrained = UNTRAINED if job.recipe.model.path is not None else []
+    return [name for name in job.policies() if name in untrained or name not in CHECKPOINTS]
 
 
 def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     """One results.json over all seeds, from the episodes that each of them stored."""
     section = run.recipe.eval
     names = run.job.policies()
-    shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
+    shared = _shared_policies(run.job)
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for seed in seeds:
         stored = read_rollouts(run.folder / f"seed-{seed}" / "eval" / "episodes.jsonl.gz")
@@ -208,11 +207,8 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     )
     if section.samples > 1:
         document["samples"] = section.samples
-    add_promises(run, document)
     starts = [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]
-    if starts:
-        document["best_is_the_start"] = starts
-    write_json(run.folder / "results.json", document)
+    write_results(run, document, starts)
 
 
 def _costs(run: RunContext, members: Sequence[Path]) -> list[JsonDict]:

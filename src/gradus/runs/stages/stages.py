@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.text import Text
 
-from gradus.auditing.result import MARKS, STYLES
+from gradus.auditing import AuditSettings
+from gradus.auditing.result import screen
 from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
-from gradus.core.files import write_json
+from gradus.core.printing import verbose
 from gradus.core.values import JsonDict
 from gradus.evidence.evaluation import Evaluation
 from gradus.evidence.reports import prepare_report, shown_episodes
@@ -30,18 +30,17 @@ from gradus.runs.forecast.model_probe import check_model
 from gradus.runs.job import vocabulary_of
 from gradus.runs.manifest import stage_names
 from gradus.runs.policies import make_policy, teacher_name
-from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.audits import audit_with_progress, store_audit
-from gradus.runs.stages.context import GRADED, TRAINED, RunContext, Select, run_policies, section_of
-from gradus.runs.stages.doctor import diagnose_run
+from gradus.runs.stages.context import GRADED, TRAINED, RunContext, run_policies
+from gradus.runs.stages.doctor import do_doctor
 from gradus.runs.stages.evaluation import (
-    add_promises,
     best_is_the_start,
     evaluate_in_run,
     graders_of,
     read_rollouts,
     shown_groups,
+    write_results,
 )
 from gradus.runs.stages.teaching import teach
 from gradus.runs.stages.training_stages import do_distill, do_grpo, do_sft
@@ -53,7 +52,8 @@ from gradus.training.tinker.weights import ServedTraining, measure_server
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
-Stage = tuple[Callable[[RunContext, JsonDict], None], Select]  # what it does, filling in its cost; its settings
+# What it does, filling in its cost; the sections of the recipe that it depends on.
+Stage = tuple[Callable[[RunContext, JsonDict], None], Sequence[str]]
 
 
 def _do_model(run: RunContext, cost: JsonDict) -> None:
@@ -85,17 +85,13 @@ def _do_audit(run: RunContext, cost: JsonDict) -> None:
         )
         return
     section = run.recipe.audit
-    result = audit_with_progress(
-        run.spec, run.grader, episodes=section.episodes, budget=section.budget, seed=run.recipe.seed
-    )
+    settings = AuditSettings(episodes=section.episodes, budget=section.budget, seed=run.recipe.seed)
+    result = audit_with_progress(run.spec, run.grader, settings)
     store_audit(run.spec, result, run.folder)
-    evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
-    for check in result.checks:
-        mark = (MARKS[check.status], STYLES[check.status])
-        seen = evidence.get(check.subject, "")
-        run.console.print(Text.assemble(f"  {check.subject:<15} ", mark, f"  {seen}"))
-    run.console.print(result.summary, highlight=False)
+    for part in screen(result, whole=verbose()):
+        run.console.print(part, highlight=False)
     if result.verdict == "fail" and not run.anyway:
+        evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
         name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
         fault = f"{run.grader.name}, which fails ({name}: {reason}; see {page})"
@@ -109,19 +105,17 @@ def _do_teach(run: RunContext, cost: JsonDict) -> None:
     section = run.recipe.teach
     name = teacher_name(run.spec, section.policy)
     path = run.folder / "teach" / "episodes.jsonl.gz"
-    with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
-        policy = make_policy(run.spec, name, remote=section.remote.model_dump())
-        run.ledger.charge(policy, run.recipe.prices.teacher)
-        summary = teach(
-            run.spec,
-            policy,
-            episodes=section.episodes,
-            path=path,
-            grader=run.grader,
-            seed=run.recipe.seed,
-            reserved=reserved_ids(run.spec, run.recipe.grpo),
-            progress=advance,
-        )
+    policy = make_policy(run.spec, name, remote=section.remote.model_dump())
+    run.ledger.charge(policy, run.recipe.prices.teacher)
+    summary = teach(
+        run.spec,
+        policy,
+        episodes=section.episodes,
+        path=path,
+        grader=run.grader,
+        seed=run.recipe.seed,
+        reserved=reserved_ids(run.spec, run.recipe.grpo),
+    )
     run.console.print(summary.sentence(path), highlight=False)
     # A reward that fails on every answer would fail on all of GRPO's too, hours later.
     if summary.reward_mean is None and summary.reason is not None:
@@ -144,11 +138,7 @@ def _do_eval(run: RunContext, cost: JsonDict) -> None:
         pairs=run.job.pairs(),
         checkpoint="grpo/best",
     )
-    document = evaluation.to_json()
-    add_promises(run, document)
-    if best_is_the_start(run.folder / "grpo"):
-        document["best_is_the_start"] = True
-    write_json(run.folder / "results.json", document)
+    write_results(run, evaluation.to_json(), best_is_the_start(run.folder / "grpo"))
     flat = evaluation.flat
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
     _write_report_episodes(run, evaluation, policies)
@@ -216,21 +206,21 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer, group: G
     for credited in credit_groups([group], config, renderer, weights=grader.weights):
         assert credited.advantages is not None
         member, turns = graded[credited.episode], credited.turns.numpy()
-        # Not sums[turns] += ..., which adds once to a turn that occurs many times.
-        np.add.at(sums[member], turns, credited.advantages.numpy())
-        np.add.at(tokens[member], turns, 1)
+        count = len(group.episodes[member].turns)
+        sums[member] += np.bincount(turns, credited.advantages.numpy(), count)
+        tokens[member] += np.bincount(turns, None, count)
     return [(total / np.maximum(count, 1)).tolist() for total, count in zip(sums, tokens, strict=True)]
 
 
 STAGES: Mapping[str, Stage] = {
-    "model": (_do_model, section_of("model")),
-    "audit": (_do_audit, section_of("audit", *GRADED)),
-    "teach": (_do_teach, section_of("teach")),
-    "sft": (do_sft, section_of("model", "teach", "sft")),
-    "distill": (do_distill, section_of("model", "teach", "sft", "distill")),
-    "grpo": (do_grpo, section_of(*TRAINED)),
-    "eval": (_do_eval, section_of(*TRAINED, "eval", "promises")),
-    "doctor": (lambda run, cost: diagnose_run(run.folder, console=run.console), section_of(*TRAINED, "eval")),
+    "model": (_do_model, ("model",)),
+    "audit": (_do_audit, ("audit", *GRADED)),
+    "teach": (_do_teach, ("teach",)),
+    "sft": (do_sft, ("model", "teach", "sft")),
+    "distill": (do_distill, ("model", "teach", "sft", "distill")),
+    "grpo": (do_grpo, TRAINED),
+    "eval": (_do_eval, (*TRAINED, "eval", "promises")),
+    "doctor": (do_doctor, (*TRAINED, "eval")),
 }
 
 

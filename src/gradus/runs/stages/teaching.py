@@ -18,6 +18,7 @@ from gradus.core.values import JsonDict
 from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
+from gradus.runs.progress import progress_bar
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.sources import rows_digest
 from gradus.stats import format_money, format_number
@@ -27,7 +28,6 @@ _CHUNK = 64  # episodes between two writes: what a kill can cost
 _COSTS = ("episodes", "rolled_out", "failed", "reward_mean", "prompt_tokens", "completion_tokens", "cost", "reason")
 
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
-Progress = Callable[[float, int], None]
 
 
 @dataclass(kw_only=True)
@@ -100,7 +100,6 @@ def teach(
     grader: Grader,
     seed: int = 0,
     reserved: frozenset[str] = frozenset(),
-    progress: Progress | None = None,
 ) -> TeachSummary:
     """Roll out the first ``episodes`` training tasks and append them to ``path``; those that are there already are left out.
 
@@ -122,12 +121,19 @@ def teach(
     # An answer of a teacher behind an API costs money, so few are under way between two writes.
     spans = _missing(kept, taught_indices(spec, episodes, reserved), getattr(policy, "concurrency", _CHUNK))
     with ExitStack() as stack:
+        advance = stack.enter_context(progress_bar(f"teach · {policy.name}", episodes, "episodes"))
         writer: EpisodeWriter | None = None  # a teacher without an answer leaves no file
         for first, indices in spans:
             tasks = [spec.train_task(index) for index in indices]
-            done = partial(_tell, progress, first, episodes)
             rolled = roll_out(
-                spec, policy, tasks, seed=seed, key=("teach",), first_group=first, grader=grader, progress=done
+                spec,
+                policy,
+                tasks,
+                seed=seed,
+                key=("teach",),
+                first_group=first,
+                grader=grader,
+                progress=partial(_show, advance, first, episodes),
             ).episodes
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
             writer.write(rolled)
@@ -137,10 +143,9 @@ def teach(
     return summary
 
 
-def _tell(progress: Progress | None, first: int, episodes: int, done: float, _: int) -> None:
-    """Says how many of all episodes are there."""
-    if progress is not None:
-        progress(first + done, episodes)
+def _show(advance: Callable[..., None], first: int, episodes: int, done: float, _: int) -> None:
+    """Shows how many of all episodes are there."""
+    advance(first + done, episodes)
 
 
 def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
