@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
+from os.path import commonprefix
 from typing import Any, cast
 
 from gradus.core import (
@@ -328,9 +329,6 @@ def unequal_starts(first: Start, second: Start) -> str | None:
 
 def _around_the_difference(first: str, second: str) -> str:
     """Return both texts from 40 characters before their first difference on."""
-    same = 0
-    while same < len(first) and first[same] == second[same : same + 1]:
-        same += 1
-    begin = max(0, same - 40)
+    begin = max(0, len(commonprefix([first, second])) - 40)  # noqa: RUF071 - character by character is meant
     cut = "…" if begin else ""
     return f"{cut}{first[begin : begin + 80]} and {cut}{second[begin : begin + 80]}"

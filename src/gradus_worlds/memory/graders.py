@@ -22,17 +22,17 @@ TurnTerms = list[RewardTerm]
 """Of one turn."""
 
 
-def reader_accuracy(episode: Episode, reader: str) -> float | None:
-    """Share of all questions that a reader got right; None if none was asked."""
+def strict_accuracy(episode: Episode) -> float | None:
+    """Share of all questions that the strict reader got right; None if none was asked."""
     questions = episode.outcome.get("questions", ())
-    return _right_share(questions, reader) if questions else None
+    return _right_share(questions, "strict") if questions else None
 
 
 def _right_share(questions: Sequence[Json], reader: str) -> float:
     return sum(question["readings"][reader]["correct"] for question in questions) / len(questions)
 
 
-def marks_of(questions: Sequence[Json], reader: str = "strict") -> list[Mark]:
+def marks_of(questions: Sequence[Json], reader: str) -> list[Mark]:
     """The marks of questions as a reader answered them."""
     return [(question["unknown"], question["readings"][reader]["correct"]) for question in questions]
 

@@ -14,14 +14,11 @@ from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, SAMPLERS, Profile, ar
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
-    CRASH_BELOW,
-    CRASH_PENALTY,
     DAYS,
     EVENT_EFFECTS,
     EVENTS,
     METERS,
     NOTHING,
-    REWARD_SCALE,
     SLOTS,
     STEPS,
     Array,
@@ -34,7 +31,7 @@ from gradus_worlds.rhythm.world import (
     effect_tables,
     event_effects,
     felt_change,
-    settle,
+    transition,
 )
 
 HISTORY = 7  # steps that the structured observation looks back
@@ -86,21 +83,21 @@ class _Week:
         index = NOTHING if action is None else ACTION_INDEX[action]
         step = self.step
         slot = self.step % len(SLOTS)
-        change = felt_change(self.meters, self._effects[slot, index], self._shocks[step])
+        before = self.meters
+        self.meters, change, reward, crashes = transition(
+            before, self._weights, self._effects[slot, index], self._shocks[step]
+        )
         # What an average person would have felt; the difference is what shows who this is.
-        expected = felt_change(self.meters, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
-        self.meters = settle(self.meters + change)
-        crashes = int((self.meters < CRASH_BELOW).sum())
-        reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
-        self.crashes += crashes
+        expected = felt_change(before, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
+        self.crashes += int(crashes)
         self.history.append(
             {
                 "action": action,
-                "reward": round(reward, _DIGITS),
+                "reward": round(float(reward), _DIGITS),
                 "change": _rounded(change),
                 "anomaly": _rounded(change - expected),
                 "event": EVENTS[self._events[step]],
-                "crashes": crashes,
+                "crashes": int(crashes),
             }
         )
 

@@ -20,7 +20,7 @@ from gradus.core import (
     StatesDistributions,
     child_seed,
 )
-from gradus.policies.scripted import FunctionPolicy, policy_factory
+from gradus.policies.scripted import FunctionPolicy, policy_factory, read_share
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import NEUTRAL, Profile, arrays
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
@@ -228,12 +228,7 @@ def _blind(_: str | None) -> Policy:
 
 
 def _blind_and_random(argument: str | None) -> Policy:
-    try:
-        share = float(argument or 0)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ConfigError(f"profile-blind+random:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
+    share = read_share("profile-blind+random", argument, 0.0)
     name = f"profile-blind+random:{argument}" if argument else "profile-blind+random"
     return planner(name, _neutral_person, _drawn_beliefs, tries=share)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward
 from gradus.core.foreign import GRADER_SECONDS, raised_at, within
 from gradus.core.values import Json, number_of
 from gradus.environments.verifiable.environment import Judge, Judgement, judge_marked
@@ -106,19 +106,17 @@ def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SEC
 def score_grader(summary: str = "the judge's score", *, limits: tuple[float, float] | None = (0.0, 1.0)) -> Grader:
     """Makes the grader that gives the score of the environment's judge, which lies within ``limits``."""
 
-    def compute(episodes: Sequence[Episode]) -> list[Reward]:
+    def compute(episodes: Sequence[Episode]) -> list[Any]:
         return [_score(episode) for episode in episodes]
 
-    return Grader(name="score", summary=summary, weights={"score": 1.0}, compute=compute, range=limits)
+    return Grader(name="score", summary=summary, compute=compute, range=limits)
 
 
-def _score(episode: Episode) -> Reward:
+def _score(episode: Episode) -> Reward | float:
     value = episode.outcome.get("correct")
     if value is None:
         return Reward(grader="score", value=None, error=episode.outcome.get("error") or "the answer was not judged")
-    # The one turn of the episode earned it all.
-    terms = ((RewardTerm(component="score", value=value),),)
-    return Reward(grader="score", value=value, components={"score": value}, terms=terms)
+    return value
 
 
 def unjudged(item: Item, text: str) -> Judgement:
