@@ -34,11 +34,7 @@ class Weeks:
     def system_prompt(self) -> str:
         return self._inner.system_prompt
 
-    @property
-    def state(self) -> Mapping[str, Any]:
-        return {"episode_id": "weeks", "step_count": self._taken}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         self._taken, self._seed = 0, seed or 0
         return self._inner.reset(seed=self._seed, **options)
 

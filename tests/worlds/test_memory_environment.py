@@ -205,7 +205,7 @@ def test_nothing_hidden_is_observable() -> None:
         environment = SPEC.make()
         observation = environment.reset(seed=task.seed, **task.options)
         while not observation.terminated:
-            public = json.dumps([observation.data, dict(environment.state), observation.text])
+            public = json.dumps([observation.data, observation.text])
             for hidden in SPEC.audit.hidden:
                 assert f'"{hidden}"' not in public
             for asked in environment._world.questions:

@@ -65,8 +65,7 @@ class UnderWay:
 
     def reset_call(self) -> Call:
         """Return the reset, to be called where the environment is stepped."""
-        task, name = self.task, f"{self.task.condition}-{self.task.seed}-{self.member}"
-        reset = partial(self.environment.reset, seed=task.seed, episode_id=name, **task.options)
+        reset = partial(self.environment.reset, seed=self.task.seed, **self.task.options)
         return Call(self._named("reset"), reset)
 
     def step_call(self, action: Action) -> Call:

@@ -135,7 +135,6 @@ class RhythmEnvironment:
         self.system_prompt = wording.prompt  # the rules, said once
         self._wording = wording
         self._begun: _Week | None = None
-        self._episode_id = ""
 
     @property
     def _week(self) -> _Week:
@@ -148,20 +147,7 @@ class RhythmEnvironment:
         """The hidden person; privileged callers only."""
         return self._week.profile
 
-    @property
-    def state(self) -> Json:
-        """Returns what anybody may know: no person, no noise, no future."""
-        week = self._begun
-        return {
-            "episode_id": self._episode_id,
-            "step_count": week.step if week else 0,
-            "crashes": week.crashes if week else 0,
-            "invalid_actions": week.invalid if week else 0,
-        }
-
-    def reset(
-        self, *, seed: int | None = None, episode_id: str | None = None, persons: str = "continuous", **options: Any
-    ) -> Observation:
+    def reset(self, *, seed: int | None = None, persons: str = "continuous", **options: Any) -> Observation:
         """Begin a week. ``persons`` says where the person of ``seed`` comes from."""
         if options:
             raise ConfigError(f"a week has the option persons alone, got {', '.join(options)}")
@@ -172,7 +158,6 @@ class RhythmEnvironment:
         if seed is None:
             seed = secrets.randbits(63)  # nobody asked for a particular week
         self._begun = _Week(seed, SAMPLERS[persons](seed))
-        self._episode_id = episode_id or f"rhythm-{seed}"
         data = self._begun.data()
         return Observation(text=self._wording.observation(data), data=data)
 

@@ -127,29 +127,15 @@ class _RewordedDistributions(_RewordedSession):
 
 
 class WeekSession:
-    """Answers requests in groups that are at the same step of their weeks."""
+    """Answers requests that are all at the same step of their weeks: weeks that run at once take their steps together."""
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        actions = [Action()] * len(requests)
-        for places in by_step(requests):
-            texts = self.answers([requests[place] for place in places])
-            for place, text in zip(places, texts, strict=True):
-                actions[place] = Action(text=text)
-        return actions
+        return [Action(text=text) for text in self.answers(requests)]
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
-        """The answers to requests that are all at one step."""
         raise NotImplementedError
 
     def close(self) -> None: ...
-
-
-def by_step(requests: Sequence[Request]) -> list[list[int]]:
-    """Places in ``requests``, those of one step of the week together; at once there is one step."""
-    places: dict[int, list[int]] = {}
-    for place, request in enumerate(requests):
-        places.setdefault(request.observation.data["step"], []).append(place)
-    return list(places.values())
 
 
 class _PlannerSession(WeekSession):

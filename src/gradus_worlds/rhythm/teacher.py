@@ -17,7 +17,7 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
 from gradus_worlds.rhythm.posterior import Posterior, ShownStep, normalised
-from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, by_step, heuristic_action
+from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, heuristic_action
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -75,22 +75,20 @@ class BayesSession(WeekSession):
 
     def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
         """Says how good each digit of a belief and each action is, as probabilities: a softmax of what they are expected to earn."""
-        distributions: list[AnswerDistribution] = [()] * len(requests)
-        for places in by_step(requests):
-            situation = self._situation([requests[place] for place in places])
-            beliefs = self.posterior.belief([requests[place].row for place in places])
-            misses = np.arange(10) - 9 * beliefs[:, :, None]  # (R, 3, 10)
-            digits = normalised(-0.5 * (misses / _DIGIT_SPREAD) ** 2).tolist()
-            values = action_values(situation, horizon=_HORIZON)
-            actions = normalised(values / _ACTION_TEMPERATURE).tolist()
-            for place, shares, action in zip(places, digits, actions, strict=True):
-                named = zip(BELIEFS, shares, strict=True)
-                spans = [SpanDistribution(name, _DIGITS, share) for name, share in named]
-                distributions[place] = (*spans, SpanDistribution("action", ACTIONS, action))
+        situation = self._situation(requests)
+        beliefs = self.posterior.belief([request.row for request in requests])
+        misses = np.arange(10) - 9 * beliefs[:, :, None]  # (R, 3, 10)
+        digits = normalised(-0.5 * (misses / _DIGIT_SPREAD) ** 2).tolist()
+        values = action_values(situation, horizon=_HORIZON)
+        actions = normalised(values / _ACTION_TEMPERATURE).tolist()
+        distributions: list[AnswerDistribution] = []
+        for shares, action in zip(digits, actions, strict=True):
+            named = zip(BELIEFS, shares, strict=True)
+            spans = [SpanDistribution(name, _DIGITS, share) for name, share in named]
+            distributions.append((*spans, SpanDistribution("action", ACTIONS, action)))
         return distributions
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
-        """The answers to requests that are all at one step."""
         situation = self._situation(requests)
         rows = [request.row for request in requests]
         beliefs: list[list[float]] = self.posterior.belief(rows).tolist()

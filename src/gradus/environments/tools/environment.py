@@ -40,10 +40,9 @@ class ToolEnvironment:
             raise ConfigError(f"{type(instance).__name__} needs a method reset, which returns what the user says first")
         self._by_name: dict[str, Tool] = {}
         self._servers: dict[str, McpTools] = {}  # started here: what a server holds is part of the episode
-        self._begin("")
+        self._begin()
 
-    def _begin(self, episode_id: str) -> None:
-        self._episode_id = episode_id
+    def _begin(self) -> None:
         self._answer = ""
         self._over = False
         self._steps = 0
@@ -62,15 +61,10 @@ class ToolEnvironment:
         """Schemas of the tools."""
         return tuple(tool.schema for tool in self._by_name.values())
 
-    @property
-    def state(self) -> Json:
-        """Episode id and number of answers taken."""
-        return {"episode_id": self._episode_id, "step_count": self._steps}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begins an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
         self._end_servers()
-        self._begin(episode_id or f"tools-{seed or 0}")
+        self._begin()
         # The tools are collected after reset: a class may choose them by its task.
         reset = self.instance.reset
         first = settled(reset(**arguments_for(reset, {"seed": seed or 0, **options})))
