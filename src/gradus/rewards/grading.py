@@ -29,7 +29,7 @@ def grader_of(
 
     The prompt is the first observation. The completion is the answer, or all answers of several turns, one after another; as
     chat messages it is the rest of the conversation. The reward stands at the last turn. The columns come from
-    ``episode.outcome["columns"]``, or from the outcome itself if it has none. An episode without an answer is an error.
+    ``episode.outcome["columns"]``, or from the outcome itself if it has none.
     """
     compute = _RewardGrader(name, rewards)
     return Grader(
@@ -51,21 +51,13 @@ class _RewardGrader:
         self.rewards = rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
-        completions = [completion_of(episode) for episode in episodes if episode.turns]
-        # Rows of scores and extras count the episodes with an answer alone.
-        scored = iter(enumerate(self.rewards(completions)))
+        scored = self.rewards([completion_of(episode) for episode in episodes])
         metrics = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
         rewards: list[Reward] = []
-        for episode in episodes:
-            if episode.turns:
-                row, completion = next(scored)
-                extras = {name: cells[row] for name, cells in self.rewards.extras.items()}
-                reward = self._reward(completion, len(episode.turns))
-                reward = replace(reward, metrics=metrics, extras=extras)
-            else:
-                error = "expected an episode with an answer, got none"
-                reward = Reward(grader=self.name, value=None, error=error)
-            rewards.append(reward)
+        for row, (episode, completion) in enumerate(zip(episodes, scored, strict=True)):
+            extras = {name: cells[row] for name, cells in self.rewards.extras.items()}
+            reward = self._reward(completion, len(episode.turns))
+            rewards.append(replace(reward, metrics=metrics, extras=extras))
         return rewards
 
     def _reward(self, scored: ScoredCompletion, turns: int) -> Reward:
@@ -165,7 +157,7 @@ def _switched_on(reward: Reward, weights: Weights, per_turn: bool) -> Reward:
     if reward.value is None:
         return reward
     turns = len(reward.terms)
-    if turns == 0 or (per_turn and turns > 1):
+    if per_turn and turns > 1:
         error = f"{', '.join(weights)} had weight 0 and cannot be placed among {turns} turns"
         return replace(reward, value=None, terms=(), error=error)
     last = list(reward.terms[-1])

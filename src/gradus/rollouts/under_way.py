@@ -225,15 +225,10 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
         raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(value.messages)}")
     for text in (value.text, *(message.content for message in value.messages)):
         check_text(text, f"the text that {method} gave")
-    fields: JsonDict = {"reward": _reward(value.reward, method)}
-    for name in ("terminated", "truncated", "restart", "action_valid"):
-        # JSON does not know numpy's truth values.
-        fields[name] = bool(getattr(value, name))
-    if not plain_data:
-        fields |= {"data": plain(value.data), "action_data": plain(value.action_data)}
-    # Most observations are plain already, and are not copied.
-    changes = {name: field for name, field in fields.items() if field is not getattr(value, name)}
-    return replace(value, **changes) if changes else value
+    # JSON does not know numpy's truth values.
+    truths = {name: bool(getattr(value, name)) for name in ("terminated", "truncated", "restart", "action_valid")}
+    value = replace(value, reward=_reward(value.reward, method), **truths)
+    return value if plain_data else replace(value, data=plain(value.data), action_data=plain(value.action_data))
 
 
 def check_text(value: Any, what: str) -> None:

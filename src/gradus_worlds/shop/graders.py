@@ -47,8 +47,7 @@ def _service(episode: Episode) -> Reward:
             if wrote and _is_due(next(remedies, ()), episode.outcome):
                 deciding = index
                 deciding_span = span
-    if terms:
-        terms[deciding].append(RewardTerm(component="settled", value=right, span=deciding_span))
+    terms[deciding].append(RewardTerm(component="settled", value=right, span=deciding_span))
     totals: dict[str, list[float]] = {name: [] for name in _WEIGHTS}
     for term in chain(*terms):
         totals[term.component].append(term.value)

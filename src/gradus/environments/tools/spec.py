@@ -89,8 +89,7 @@ def by_call(
     terms = [_call_terms(turn.calls, calls) if calls else () for turn in episode.turns]
     if calls:
         components["call"] = fsum(term.value for turn in terms for term in turn)
-    if terms:
-        terms[-1] += rest
+    terms[-1] += rest
     value = fsum(term.value for turn in terms for term in turn)
     return Reward(grader="reward", value=value, components=components, terms=tuple(terms))
 
