@@ -24,7 +24,7 @@ TurnTerms = list[RewardTerm]
 
 def strict_accuracy(episode: Episode) -> float | None:
     """Share of all questions that the strict reader got right; None if none was asked."""
-    questions = episode.outcome["questions"]
+    questions = episode.outcome.get("questions", ())
     return _right_share(questions, "strict") if questions else None
 
 
