@@ -216,21 +216,10 @@ class Rewards:
                 errors.append(f"reward {name!r} {outcome.error}")
         if not terms and not errors:
             errors = [f"None came from every reward function ({', '.join(components)})"]
-        # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
-        size = sum(map(abs, terms.values()))
-        # Not "size > ...", which NaN would pass.
-        if not errors and not size <= LARGEST_REWARD:
-            errors = [self._too_large(terms)]
         if errors:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(errors))
         value = math.fsum(terms.values())
         return ScoredCompletion(value=value, components=components, terms=terms)
-
-    def _too_large(self, terms: Weights) -> str:
-        """Counts and names the largest term, which makes the sum too large."""
-        name = max(terms, key=lambda name: abs(terms[name]))
-        self.errors[f"{name}: OverflowError"] += 1
-        return f"reward {name!r} times its weight is {terms[name]:.3g}; expected at most {LARGEST_REWARD:g} together"
 
     def _ask_in_its_form(self, name: str, rows: Sequence[Completion]) -> list[_Outcome]:
         """Asks a function, and again in the other form if it shows by all its errors that it was written for that."""

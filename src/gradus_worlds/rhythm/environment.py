@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -155,9 +154,7 @@ class RhythmEnvironment:
             raise ConfigError(
                 f"persons must be one of {', '.join(SAMPLERS)}, got {persons!r}; set it in the reset options"
             )
-        if seed is None:
-            seed = secrets.randbits(63)  # nobody asked for a particular week
-        self._begun = _Week(seed, SAMPLERS[persons](seed))
+        self._begun = _Week(seed or 0, SAMPLERS[persons](seed or 0))
         data = self._begun.data()
         return Observation(text=self._wording.observation(data), data=data)
 
