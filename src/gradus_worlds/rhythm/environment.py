@@ -173,9 +173,9 @@ class RhythmEnvironment:
         return self._take(typed.action_type, typed.belief and [*typed.belief])
 
     def _take(self, action: str | None, belief: list[float] | None) -> Observation:
-        week = self._begun
-        if week is None or week.step >= STEPS:
-            raise EnvironmentFault(f"the week of {STEPS} steps is over or not begun; call reset")
+        week = self._week
+        if week.step >= STEPS:
+            raise EnvironmentFault(f"the week of {STEPS} steps is over; call reset")
         # A step without a belief keeps the last one.
         week.belief = belief or week.belief
         week.spend(action)

@@ -96,8 +96,6 @@ GRADERS: Mapping[str, Grader] = {
 def metrics(episode: Episode) -> Mapping[str, float | None]:
     """Calls, how many of them were invalid, and money that was refunded without being due."""
     calls = [call for turn in episode.turns for call in turn.calls]
-    if not episode.outcome:
-        return {}
     wrong = [remedy for remedy in episode.outcome["remedies"] if not _is_due(remedy, episode.outcome)]
     refunds = dict(episode.outcome["refunds"])
     return {
