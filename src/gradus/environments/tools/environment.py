@@ -45,10 +45,9 @@ class ToolEnvironment:
     def _begin(self) -> None:
         self._answer = ""
         self._over = False
-        self._steps = 0
         self._calls = 0
-        # The step behind which get_reward was asked; it may be slow, and two askers must hear one answer.
-        self._graded_step = -1
+        # get_reward was asked behind the last step; it may be slow, and two askers must hear one answer.
+        self._is_graded = False
         self._components: Mapping[str, float] | None = None
 
     @property
@@ -77,7 +76,7 @@ class ToolEnvironment:
         """Takes an answer: a message with its calls, or a text in which calls of any known form are read."""
         if self._over:
             raise EnvironmentFault("expected reset before this step: the episode is over")
-        self._steps += 1
+        self._is_graded = False
         message = read_message(action, tools=self.tools) if isinstance(action, str) else action
         # Calls get their ids first, also those that are refused: their results name them.
         calls = [self._numbered(call) for call in message.calls]
@@ -185,8 +184,8 @@ class ToolEnvironment:
 
     def _graded(self) -> Mapping[str, float] | None:
         """Asks ``get_reward`` once behind a step."""
-        if self._graded_step != self._steps:
-            self._graded_step = self._steps
+        if not self._is_graded:
+            self._is_graded = True
             # A number is the one component of its own name, so that graders read one form.
             reward = self._hook("get_reward")
             if reward is not None and not isinstance(reward, Mapping):
