@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from math import fsum
@@ -127,51 +127,34 @@ def reweigh(grader: Grader, weights: Weights) -> Grader:
             fresh[component] = weight
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        rewards = [_scaled(reward, scale, fresh) for reward in grader.rewards(episodes)]
-        if fresh:
-            rewards = [_switched_on(reward, fresh, grader.per_turn) for reward in rewards]
-        return rewards
+        return [_reweighed(reward, scale, fresh, grader.per_turn) for reward in grader.rewards(episodes)]
 
     # The declared range was that of the old weights.
     return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
-def _scaled(reward: Reward, scale: Weights, dropped: Container[str]) -> Reward:
-    """Multiplies the terms of a reward by their component's factor."""
-    if reward.value is None:
-        return reward
-    # Term by term, so that credit still stands at the turn and the span that earned it.
-    terms: list[tuple[RewardTerm, ...]] = []
-    for turn in reward.terms:
-        scaled: list[RewardTerm] = []
-        for term in turn:
-            if term.component not in dropped:
-                factor = scale.get(term.component, 1.0)
-                scaled.append(replace(term, value=term.value * factor))
-        terms.append(tuple(scaled))
-    return _with_terms(reward, terms)
-
-
-def _switched_on(reward: Reward, weights: Weights, per_turn: bool) -> Reward:
-    """Adds the terms of components that had no weight to the last turn, which is their place unless rewards stand at each turn."""
+def _reweighed(reward: Reward, scale: Weights, fresh: Weights, per_turn: bool) -> Reward:
+    """Multiplies the terms of a reward by their component's factor, and adds those of components that had no weight to the last turn,
+    which is their place unless rewards stand at each turn."""
     if reward.value is None:
         return reward
     turns = len(reward.terms)
-    if per_turn and turns > 1:
-        error = f"{', '.join(weights)} had weight 0 and cannot be placed among {turns} turns"
+    if fresh and per_turn and turns > 1:
+        error = f"{', '.join(fresh)} had weight 0 and cannot be placed among {turns} turns"
         return replace(reward, value=None, terms=(), error=error)
-    last = list(reward.terms[-1])
-    for component, weight in weights.items():
+    # Turn by turn, so that credit still stands at the turn and the span that earned it.
+    terms = [_scaled(turn, scale, fresh) for turn in reward.terms]
+    for component, weight in fresh.items():
         value = reward.components.get(component)
         if value is not None:
-            last.append(RewardTerm(component=component, value=weight * value))
-    return _with_terms(reward, [*reward.terms[:-1], tuple(last)])
+            terms[-1] += (RewardTerm(component=component, value=weight * value),)
+    total = fsum(term.value for turn in terms for term in turn)
+    return replace(reward, terms=tuple(terms), value=total)
 
 
-def _with_terms(reward: Reward, terms: Sequence[tuple[RewardTerm, ...]]) -> Reward:
-    """The reward with other terms, whose sum is its value."""
-    value = fsum(term.value for turn in terms for term in turn)
-    return replace(reward, terms=tuple(terms), value=value)
+def _scaled(turn: Sequence[RewardTerm], scale: Weights, dropped: Weights) -> tuple[RewardTerm, ...]:
+    kept = [term for term in turn if term.component not in dropped]
+    return tuple(replace(term, value=term.value * scale.get(term.component, 1.0)) for term in kept)
 
 
 def completion_of(episode: Episode) -> Completion:

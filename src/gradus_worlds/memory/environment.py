@@ -99,7 +99,6 @@ class MemoryEnvironment:
         world = self._world
         reader = self._reader or best_entries
         answers = reader(self._memory, [question.text for question in world.questions])
-        read = world.chunks[: max(1, self._index)]
         return {
             "world": world.name,
             "turns": self._turns,
@@ -108,7 +107,7 @@ class MemoryEnvironment:
             "questions": [self._ask(*pair) for pair in zip(world.questions, answers, strict=True)],
             "memory": self._memory.state(),
             "memory_words": self._memory.words,
-            "input_words": sum(count_words(chunk.text) for chunk in read),
+            "input_words": sum(turn["input_words"] for turn in self._turns),
         }
 
     def close(self) -> None:
