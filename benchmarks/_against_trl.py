@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ from gradus.training.run.live_screen import Screen
 
 THREADS = 2
 _SAID = "step "  # begins a line that is for the process that asked
-clock = time.perf_counter
 
 
 class OurSteps:
@@ -56,9 +54,9 @@ class OurSteps:
 
     def __call__(self) -> float:
         """Take one step; seconds."""
-        started = clock()
+        started = time.perf_counter()
         record = self._loop.step(self._screen)
-        seconds = clock() - started
+        seconds = time.perf_counter() - started
         self._loop.state.step += 1
         self.records.append(record)
         return seconds
@@ -103,7 +101,8 @@ def compare(
     again: Sequence[str] = (),
 ) -> None:
     """Takes the steps of both sides in turn, and then some of each alone for its peak memory. ``again``: a script's own options."""
-    with workplace(options) as place:
+    torch.set_num_threads(THREADS)
+    with tempfile.TemporaryDirectory(prefix="gradus-bench-") as place:
         folder = Path(place)
         if options.serve or options.only == "ours":
             _take_ours(ours(folder), options)
@@ -115,10 +114,8 @@ def compare(
         print(json.dumps({"peak_mib": status_kib("VmHWM") / 1024}))
         return
     elsewhere.close()
-    memory = None
-    if not options.no_memory:
-        same = ["--steps", "0", "--backward", options.backward, *(["--bf16"] if options.bf16 else []), *again]
-        memory = (_memory_of([*same, "--only", "ours"]), _memory_of([*same, "--only", "trl"]))
+    same = ["--steps", "0", *(["--bf16"] if options.bf16 else []), *again]
+    memory = (_memory_of([*same, "--only", "ours"]), _memory_of([*same, "--only", "trl"]))
     report(name, options, watch.ours_seconds[1:], watch.theirs_seconds[1:], elsewhere.records[-1], memory)
 
 
@@ -151,17 +148,17 @@ class Alternate(TrainerCallback):
         self._began = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._began = clock()
+        self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.theirs_seconds.append(clock() - self._began)
+        self.theirs_seconds.append(time.perf_counter() - self._began)
         if self.ours is not None:
             self.ours_seconds.append(self.ours())
 
 
 def trl_trainer(
     model: Path,
-    prompts: Sequence[Any],
+    prompts: Sequence[str],
     reward: Callable[..., Any],
     folder: Path,
     *,
@@ -207,6 +204,7 @@ def trl_trainer(
         shuffle_dataset=False,
         seed=seed,
     )
+    messages = [[{"role": "user", "content": prompt}] for prompt in prompts]
     with quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(model)
         weights = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -214,7 +212,7 @@ def trl_trainer(
         model=weights,
         reward_funcs=reward,
         args=settings,
-        train_dataset=Dataset.from_list([{"prompt": prompt, "place": place} for place, prompt in enumerate(prompts)]),
+        train_dataset=Dataset.from_list([{"prompt": prompt, "place": place} for place, prompt in enumerate(messages)]),
         processing_class=tokenizer,
         rollout_func=rollout,
         callbacks=[callback] if callback else None,
@@ -226,7 +224,7 @@ def our_config(options: argparse.Namespace, *, new: int, **settings: Any) -> Grp
     return GrpoConfig(
         max_steps=options.steps + 1,
         sampling=SamplingConfig(max_new_tokens=new),
-        backward=options.backward,
+        backward="auto",
         autocast=options.bf16,
         validation_every=0,
         store_every=0,
@@ -247,19 +245,18 @@ def report(
     ours: Sequence[float],
     theirs: Sequence[float],
     record: dict[str, Any],
-    memory: tuple[float, float] | None,
+    memory: tuple[float, float],
 ) -> None:
     """The table, and the line for machines."""
     mine, other = statistics.median(ours), statistics.median(theirs)
-    precision = "both in bfloat16" if options.bf16 else f"both in float32, our backward pass in {options.backward}"
+    precision = "both in bfloat16" if options.bf16 else "both in float32"
     table = Table(title=f"{name}, {precision}")
     for column in ("", "Gradus", "TRL"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("seconds a step (median)", f"{mine:.2f}", f"{other:.2f}")
     table.add_row("fastest - slowest", f"{min(ours):.2f} - {max(ours):.2f}", f"{min(theirs):.2f} - {max(theirs):.2f}")
     table.add_row("ratio of medians", "1", f"{other / mine:.2f}")
-    if memory:
-        table.add_row("peak memory, MiB", f"{memory[0]:.0f}", f"{memory[1]:.0f}")
+    table.add_row("peak memory, MiB", f"{memory[0]:.0f}", f"{memory[1]:.0f}")
     for part in ("policy", "environment", "reward", "train", "update"):
         table.add_row(f"  {part}, seconds", f"{record['seconds'][part]:.2f}", "")
     table.add_row("logp diff, nats", f"{record['logp_diff_max']:.1e}", "")
@@ -272,22 +269,8 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=5, help="measured steps of each side, after one that is not")
     parser.add_argument("--only", choices=("ours", "trl"), help="take one side's steps alone and print peak memory")
-    parser.add_argument("--backward", choices=("float32", "bfloat16", "auto"), default="auto", help="our backward pass")
     parser.add_argument(
         "--bf16", action="store_true", help="both sides under autocast in bfloat16, which is TRL's default"
     )
     parser.add_argument("--serve", action="store_true", help="(what it starts the process of our steps with)")
-    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
-    parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
     return parser
-
-
-@contextmanager
-def workplace(options: argparse.Namespace) -> Iterator[str]:
-    """A folder that goes away; threads and clock are set here, once, for both sides."""
-    global clock
-    torch.set_num_threads(1 if options.cpu_time else THREADS)
-    if options.cpu_time:
-        clock = time.process_time
-    with tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
-        yield folder

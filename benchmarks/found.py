@@ -1,4 +1,4 @@
-"""Asks graders of reasoning-gym (`pip install gradus-rl[suites]`) for answers that earn without the task: the table of docs/found.md.
+"""Asks graders of reasoning-gym (`pip install gradus-rl[suites]`) for answers that earn without the task: a table of docs/audit.md.
 
 Answers that would run as code only write an empty file into a new temporary folder.
 """

@@ -50,7 +50,7 @@ def main() -> None:
     def theirs(folder: Path, watch: Alternate) -> Any:
         return trl_trainer(
             model,
-            [[{"role": "user", "content": QUESTIONS[index % len(QUESTIONS)]}] for index in range(GROUPS * steps)],
+            [QUESTIONS[index % len(QUESTIONS)] for index in range(GROUPS * steps)],
             brief,
             folder / "trl",
             steps=steps,

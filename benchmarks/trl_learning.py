@@ -64,7 +64,7 @@ def theirs(model: Path, steps: int, seed: int, folder: Path) -> list[float]:
 
     trl_trainer(
         model,
-        [[{"role": "user", "content": task.prompt_text(1 + index)}] for index in range(GROUPS * steps)],
+        task.prompts(GROUPS * steps),
         reward,
         folder / f"trl-{seed}",
         steps=steps,

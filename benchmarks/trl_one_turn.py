@@ -5,26 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from _against_trl import Alternate, OurSteps, arguments, compare, nano, our_config, trl_trainer
 
-from gradus.core import (
-    Condition,
-    EnvironmentSpec,
-    Episode,
-    Grader,
-    Language,
-    Observation,
-    Reward,
-    RewardTerm,
-    Task,
-    Vocabulary,
-    child_rng,
-)
+import gradus
+from gradus.core import EnvironmentSpec, Language, Vocabulary, child_rng
 from gradus.policies.nano.model import NanoConfig
 
 GROUPS, SIZE, NEW, PROMPT = 8, 8, 32, 160
@@ -48,52 +37,27 @@ def score(text: str) -> float:
 
 
 class OneTurn:
-    """A prompt of random words; any answer ends it."""
+    """A prompt of random words; any answer ends it and earns its score."""
 
-    system_prompt = ""
+    max_turns = 1
 
-    def __init__(self) -> None:
-        self._text = ""
+    def reset(self, seed: int) -> str:
+        return prompt_text(seed)
 
-    @property
-    def state(self) -> Mapping[str, Any]:
-        return {"episode_id": "one", "step_count": 0}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        return Observation(text=prompt_text(seed or 0))
-
-    def step(self, action: str) -> Observation:
-        return Observation(text="", terminated=True)
-
-    def outcome(self) -> Mapping[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        pass
-
-
-def reward(episodes: Sequence[Episode]) -> Sequence[Reward]:
-    """The score of the answer."""
-    values = [score(episode.turns[0].action) for episode in episodes]
-    return [Reward(grader="even", value=v, terms=((RewardTerm(component="even", value=v),),)) for v in values]
+    def step(self, action: str) -> tuple[str, float, bool]:
+        return "", score(action), True
 
 
 def spec() -> EnvironmentSpec:
     """The environment of this benchmark."""
-    return EnvironmentSpec(
-        name="one-turn",
-        summary="random words in, random words out",
-        make=OneTurn,
-        graders={"even": Grader(name="even", summary="share of even words", weights={"even": 1.0}, compute=reward)},
-        default_grader="even",
-        conditions={"test": Condition(name="test", seeds=[0])},
-        train_task=lambda index: Task(environment="one-turn", seed=1 + index),
-        policies={},
-        true_reward=lambda episode: episode.reward.value if episode.reward else None,
-        true_reward_name="score",
-        max_turns=1,
-        language=Language(vocabulary=lambda: Vocabulary(words=WORDS)),
-    )
+    language = Language(vocabulary=lambda: Vocabulary(words=WORDS))
+    return replace(gradus.load_environment(OneTurn), language=language)
+
+
+def prompts(count: int) -> list[str]:
+    """The prompts of the first training tasks."""
+    train_task = spec().train_task
+    return [prompt_text(train_task(index).seed) for index in range(count)]
 
 
 def main() -> None:
@@ -108,7 +72,7 @@ def main() -> None:
     def theirs(folder: Path, watch: Alternate) -> Any:
         return trl_trainer(
             nano(folder, spec(), SHAPE),
-            [[{"role": "user", "content": prompt_text(1 + index)}] for index in range(GROUPS * steps)],
+            prompts(GROUPS * steps),
             lambda completions, **_: [score(completion[0]["content"]) for completion in completions],
             folder / "trl",
             steps=steps,

@@ -20,6 +20,7 @@ from gradus.policies.nano.model import NanoConfig
 from gradus_worlds.rhythm import load
 
 SIZE, NEW, RATE, WEEK = 8, 5, 3e-4, 28
+ROWS = 16  # of one of TRL's training passes
 SHAPE = NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384, context=8192)
 
 
@@ -33,11 +34,7 @@ class Weeks:
     def system_prompt(self) -> str:
         return self._inner.system_prompt
 
-    @property
-    def state(self) -> Mapping[str, Any]:
-        return {"episode_id": "weeks", "step_count": self._taken}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         self._taken, self._seed = 0, seed or 0
         return self._inner.reset(seed=self._seed, **options)
 
@@ -178,7 +175,6 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--turns", type=int, default=28)
     parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--rows", type=int, default=16, help="rows of one of TRL's training passes")
     options = parser.parse_args()
     steps = options.steps + 1
     environment = spec(options.turns)
@@ -192,7 +188,7 @@ def main() -> None:
         seeds = [environment.train_task(index).seed for index in range(options.groups * steps)]
         return trl_trainer(
             nano(folder, environment, SHAPE),
-            [[{"role": "user", "content": str(seed)}] for seed in seeds],
+            [str(seed) for seed in seeds],
             lambda felt, **_: felt,
             folder / "trl",
             steps=steps,
@@ -200,14 +196,13 @@ def main() -> None:
             group_size=SIZE,
             max_tokens=24 * options.turns,
             lr=RATE,
-            rows=options.rows,
+            rows=ROWS,
             rollout=Rollout(environment),
             callback=watch,
             bf16=options.bf16,
         )
 
-    numbers = [("--turns", options.turns), ("--groups", options.groups), ("--rows", options.rows)]
-    again = [word for name, number in numbers for word in (name, str(number))]
+    again = ["--turns", str(options.turns), "--groups", str(options.groups)]
     compare(f"trl_rhythm_{options.turns}", options, ours, theirs, again)
 
 

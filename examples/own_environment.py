@@ -19,7 +19,7 @@ class HigherLower:
 
     system_prompt = "Guess the number from 0 to 15 ."
 
-    def reset(self, *, seed=None, episode_id=None, **options):
+    def reset(self, *, seed=None, **options):
         self.number = child_rng(seed or 0, "number").randrange(16)
         self.turns = 0
         return Observation(text="guess", data={"word": "guess"})
@@ -40,10 +40,6 @@ class HigherLower:
             terminated=right,
             action_data={"guess": int(guess)},
         )
-
-    @property
-    def state(self):
-        return {"episode_id": "", "step_count": self.turns}
 
     def outcome(self):
         return {"number": self.number}

@@ -24,7 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--part", action="append", choices=PARTS, help="all without it; repeatable")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for the page and for what is needed to go on there")
-    parser.add_argument("--json", type=Path, help="file for the document that machines read")
     told = parser.parse_args(arguments)
     results = [run_scoreboard(part, seed=told.seed, folder=told.out) for part in told.part or PARTS]
     page, document = scoreboard_page(results), json.dumps({"schema": SCHEMA, "parts": results})
@@ -35,8 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for result in results:
             if result["part"] == "reasoning-gym":
                 write_leaderboard(result, told.out)
-    if told.json is not None:
-        write_text(told.json, document + "\n")
 
 
 if __name__ == "__main__":

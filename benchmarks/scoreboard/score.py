@@ -76,7 +76,6 @@ def board(rows: Sequence[Row]) -> dict[str, Any]:
         "false_alarms": _share(sound),
         "by_class": {kind: _share([r for r in flawed if r.kind == kind]) for kind in sorted({r.kind for r in flawed})},
         "misses": [asdict(row) for row in flawed if not _found(row)],
-        "noted": [row.name for row in flawed if row.noted and row.verdict != "fail"],
         "alarms": [asdict(row) for row in sound if row.verdict == "fail"],
         "unresolved": [row.name for row in rows if row.verdict == "unresolved"],
         "partial": [asdict(row) for row in rows if row.label == "partial"],

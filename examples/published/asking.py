@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -88,14 +88,9 @@ class Asked:
         self._inner, self._prompt, self.system_prompt = inner, prompt, prompt.system
         self.step, self.outcome, self.close = inner.step, inner.outcome, inner.close
 
-    @property
-    def state(self) -> Mapping[str, Any]:
-        """Where the other environment stands."""
-        return self._inner.state
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begins the episode; its question comes as the prompt's messages."""
-        shown = self._inner.reset(seed=seed, episode_id=episode_id, **options)
+        shown = self._inner.reset(seed=seed, **options)
         messages = self._prompt.messages(shown.data["question"])
         return replace(shown, text=messages[-1].content, messages=messages)
 

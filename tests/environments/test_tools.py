@@ -137,7 +137,6 @@ def test_what_cannot_be_a_tool_is_named():
         ToolEnvironment(object())
     with pytest.raises(ConfigError, match="seeds of conditions"):
         tool_environment(Desk, name="desk", conditions={"main": range(1_000_000, 1_000_010)})
-    json.dumps(ToolEnvironment(Desk()).state)
 
 
 def test_a_function_is_described_as_transformers_describes_it():

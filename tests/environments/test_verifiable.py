@@ -61,7 +61,7 @@ def test_gold_and_teacher_score_one_and_the_exploits_nothing(spec: EnvironmentSp
 def test_hidden_truth_is_not_observed(spec: EnvironmentSpec) -> None:
     environment = spec.make()
     seen = environment.reset(seed=3, split="held-out")
-    shown = json.dumps([seen.text, dict(seen.data), dict(environment.state), environment.system_prompt])
+    shown = json.dumps([seen.text, dict(seen.data), environment.system_prompt])
     assert set(seen.data) == {"question"}
     worked = environment.outcome()["worked"]
     assert worked

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gradus.environments.tools import ToolEnvironment, python_tool
 from gradus.rewards import Completion, load_rewards
 from gradus.rewards.code import find_code
 from gradus.sandbox.command import sandbox_works
@@ -157,22 +156,3 @@ def test_the_example_turns_asserts_into_tests(score):
     for row, count in ((names["from_humaneval"](humaneval), 2), (names["from_mbpp"](mbpp), 1)):
         assert len(row["tests"]) == count
         assert score(row["answer"], row["tests"]).value == 1.0
-
-
-def test_a_model_runs_code_as_a_tool():
-    class Sums:
-        tools = (python_tool(seconds=50),)
-
-        def reset(self, seed: int) -> str:
-            return "How much is 17 ** 9?"
-
-    environment = ToolEnvironment(Sums())
-    environment.reset(seed=0)
-    seen = environment.step('{"name": "python", "arguments": {"code": "print(17 ** 9)"}}')
-    assert (seen.text, seen.messages[0].role) == ("118587876497", "tool")
-    assert (
-        "NameError: name 'x' is not defined" in environment.step('{"name": "python", "arguments": {"code": "x"}}').text
-    )
-    flood = environment.step('{"name": "python", "arguments": {"code": "while True: print(1)"}}').text
-    assert flood.endswith("[ended by the limit on output]")
-    assert len(flood) < 5000

@@ -29,8 +29,6 @@ def test_stages_follow_each_other() -> None:
     assert plans[2].weights == WEIGHTS
     assert [plan.reset_optimizer for plan in plans] == [False, False, True, False, False, False, False]
     assert [plan.lr for plan in plans[:3]] == [1e-3, 1e-3, None]
-    assert schedule.steps == 5
-    assert RewardSchedule(WEIGHTS, stages=[STAGES[0], StageConfig(name="open")]).steps is None
 
 
 def test_adaptive_weights_follow_success_and_start_anew_with_a_stage() -> None:

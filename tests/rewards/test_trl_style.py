@@ -128,12 +128,10 @@ def test_episodes_of_several_turns_are_scored_whole_and_rewarded_at_the_last_tur
 
     turns = [Turn(index=0, observation="begin", action="a b"), Turn(index=1, observation="more", action="c")]
     episode = Episode(task=Task(environment="e", seed=0), policy="p", turns=tuple(turns), stop=StopReason.TERMINATED)
-    empty = Episode(task=Task(environment="e", seed=0), policy="p", turns=(), stop=StopReason.TERMINATED)
     grader = grader_of(Rewards([words, (off, 0.0)]), name="own", per_turn=False)
-    whole, missing = grader.rewards([episode, empty])
+    (whole,) = grader.rewards([episode])
     assert seen[0] == (["begin"], ["a b\nc"])
     assert (whole.value, [len(terms) for terms in whole.terms]) == (3.0, [0, 2])
-    assert (missing.value, missing.error) == (None, "expected an episode with an answer, got none")
     switched = reweigh(grader, {"words": 2.0, "off": 5.0}).rewards([episode])[0]
     assert switched.value == 11.0
 

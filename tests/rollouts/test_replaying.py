@@ -7,9 +7,10 @@ def acts(session, requests):
     return [action.text for action in session.act(requests)]
 
 
-def test_a_policy_answers_its_own_episodes_as_it_did(spec):
+def test_a_policy_answers_its_own_episodes_as_it_did(spec, monkeypatch):
+    monkeypatch.setattr("gradus.rollouts.replaying.MAX_CONCURRENT", 7)
     episodes = roll_out(spec, spec.policy("bisect"), spec.tasks("main")).episodes
-    said = replay(spec, spec.policy("bisect"), episodes, acts, max_concurrent=7)
+    said = replay(spec, spec.policy("bisect"), episodes, acts)
     assert said == [[turn.action for turn in episode.turns] for episode in episodes]
 
 

@@ -15,7 +15,7 @@ import pytest
 from gradus.sandbox import command, syscalls
 from gradus.sandbox.command import run_python, run_sandboxed, sandbox_works
 from gradus.sandbox.confinement import confine, landlock_version
-from gradus.sandbox.worker import Fork
+from gradus.sandbox.worker import Fork, import_folders
 
 needs_seccomp = pytest.mark.skipif(not syscalls.refused_calls(), reason="needs libseccomp")
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
@@ -259,7 +259,7 @@ def _confined(work):
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if child == 0:
-            confine(folder, keep=(told,))
+            confine(folder, only=import_folders(), keep=(told,), changes_user=False)
             tempfile.tempdir = folder
             Path("expected.txt").write_text("42")
             os.write(told, json.dumps(work(folder)).encode())

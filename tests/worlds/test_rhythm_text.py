@@ -87,7 +87,6 @@ def test_an_invalid_answer_is_counted_and_spends_the_slot() -> None:
     assert observation.action_error
     assert observation.data["step"] == 1
     assert observation.action_data == {"action_type": None, "belief": None}
-    assert environment.state["invalid_actions"] == 1
     assert environment.step("5 5 5 sleep").action_valid
 
 
@@ -122,15 +121,15 @@ def test_every_word_is_in_the_vocabulary_and_a_turn_is_short(policy: str) -> Non
 
 
 def test_hidden_state_is_in_nothing_that_is_shown() -> None:
-    """Neither by key nor by value: the person's 14 numbers are searched in all that is public, state included."""
+    """Neither by key nor by value: the person's 14 numbers are searched in all that is public."""
     environment = RhythmEnvironment()
     for seed in range(5):
         observation = environment.reset(seed=seed)
         public = [environment.system_prompt]
         while not observation.terminated:
-            public += [observation.text, json.dumps(observation.data), json.dumps(environment.state)]
+            public += [observation.text, json.dumps(observation.data)]
             observation = environment.step("5 5 5 sleep")
-        public += [observation.text, json.dumps(observation.data), json.dumps(environment.state)]
+        public += [observation.text, json.dumps(observation.data)]
         everything = "\n".join(public)
         truth = environment.outcome()
         for key in load().audit.hidden:

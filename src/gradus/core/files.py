@@ -12,7 +12,7 @@ import shutil
 import tomllib
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -156,14 +156,14 @@ def _sync(path: Path) -> None:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, which bring their own line ends, as :func:`replacing` does; a name that ends in .gz is compressed."""
-    with replacing(path) as aside:
-        if path.suffix.lower() == ".gz":
-            # Without a name and a time the same lines give the same bytes.
-            with aside.open("wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed:
-                packed.writelines(as_bytes(line) for line in lines)
-        else:
-            with aside.open("wb") as file:
-                file.writelines(as_bytes(line) for line in lines)
+    is_packed = path.suffix.lower() == ".gz"
+    with (
+        replacing(path) as aside,
+        aside.open("wb") as raw,
+        # Without a name and a time the same lines give the same bytes.
+        gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) if is_packed else nullcontext(raw) as file,
+    ):
+        file.writelines(as_bytes(line) for line in lines)
 
 
 def as_bytes(text: str) -> bytes:

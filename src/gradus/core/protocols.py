@@ -15,7 +15,7 @@ from gradus.core.values import Json
 class Environment(Protocol):
     """The text layer of an environment; one instance runs one episode at a time.
 
-    The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time. An environment with an attribute
+    ``reset`` may be called again at any time. An environment with an attribute
     ``tools`` (JSON schemas, valid after ``reset``) is told the message with its calls if the policy could read it.
     ``reset``, ``step`` and ``outcome`` may be coroutines. With an attribute ``plain_data = True`` its data are stored unchecked.
     """
@@ -25,12 +25,7 @@ class Environment(Protocol):
         """The rules, said once. Valid after ``reset``."""
         ...
 
-    @property
-    def state(self) -> Json:
-        """Public state, JSON values: at least ``episode_id`` and ``step_count``. Never hidden state."""
-        ...
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begin an episode. The same seed and options give the same episode."""
         ...
 

@@ -291,7 +291,6 @@ class Episode:
     reward: Reward | None = None
     failure: Failure | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
-    seconds: float | None = None
 
     @property
     def reward_value(self) -> float | None:

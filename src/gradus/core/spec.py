@@ -98,10 +98,9 @@ class Grader:
                 f"grader {self.name!r} returned a {type(number).__name__}; expected a number, None or a Reward per episode"
             ) from None
         component = next(iter(self.weights))
-        terms: list[tuple[RewardTerm, ...]] = [() for _ in episode.turns]
-        if terms:
-            terms[-1] = (RewardTerm(component=component, value=value),)
-        return Reward(grader=self.name, value=value, components={component: value}, terms=tuple(terms))
+        earlier = [()] * (len(episode.turns) - 1)
+        terms = (*earlier, (RewardTerm(component=component, value=value),))
+        return Reward(grader=self.name, value=value, components={component: value}, terms=terms)
 
 
 @frozen_record

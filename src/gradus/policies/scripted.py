@@ -101,3 +101,14 @@ def policy_factory(name: str, answer: Answer) -> Callable[[str | None], Policy]:
         return FunctionPolicy(name, answer)
 
     return make
+
+
+def read_share(name: str, argument: str | None, default: float) -> float:
+    """Reads the share from 0 to 1 behind a policy's colon. Raises ConfigError for anything else."""
+    try:
+        share = float(argument or default)
+    except ValueError:
+        share = -1.0  # refused as what is out of range
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{name} takes a share from 0 to 1 after the colon, got {argument!r}")
+    return share

@@ -19,6 +19,7 @@ from gradus.rewards.answers import without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 from gradus.sandbox.command import Finished, run_python
 
+_AT_ONCE = 2  # programs
 Run = Callable[..., Finished]  # run_python with the limits of a reward
 _FENCE = re.compile(
     r"(?:[^`]|`(?!``))*+`{3,}+(?P<info>[^`]*)"
@@ -52,21 +53,19 @@ for _call in _calls:
 """
 
 
-def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) -> RewardFunction:
+def code_tests(seconds: float = 10.0, unsafe: bool = False) -> RewardFunction:
     """Rewards the share of a row's ``tests`` that the answer's code passes.
 
     A test is ``{"call": "add(1, 2)", "expected": 3}``, or ``{"stdin": "1 2", "stdout": "3"}`` for a whole program. The code runs in the
     sandbox, ``seconds`` a program; what it gives is compared outside, where it cannot reach. ``unsafe``: run it without a sandbox.
-    ``workers``: programs at once.
     """
-    if seconds <= 0 or workers < 1:
-        raise ConfigError(f"code_tests needs seconds above 0 and workers of at least 1, got {seconds} and {workers}")
-
+    if seconds <= 0:
+        raise ConfigError(f"code_tests needs seconds above 0, got {seconds}")
     run = partial(run_python, seconds=seconds, unsafe=unsafe)
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], tests: Sequence[Any], **columns: Any) -> list[Any]:
         texts = [completion_text(completion) for completion in completions]
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(partial(_score, run), texts, tests))
 
     vars(reward)["component_name"] = "tests"

@@ -66,14 +66,14 @@ class ScoredCompletion:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One function's reward of one completion, None if it does not apply or failed. ``returned``: the type of an exception in its place.
+    """One function's reward of one completion, None if it does not apply or failed. ``kind``: the type of the exception.
 
     ``mistaken``: the function failed on the type of its arguments.
     """
 
     value: float | None = None
     error: str | None = None
-    returned: str | None = None
+    kind: str = ""
     mistaken: bool = False
 
 
@@ -212,28 +212,17 @@ class Rewards:
             if outcome.value is not None:
                 terms[name] = self.weights[name] * outcome.value
             if outcome.error:
+                self.errors[f"{name}: {outcome.kind}"] += 1
                 errors.append(f"reward {name!r} {outcome.error}")
         if not terms and not errors:
             errors = [f"None came from every reward function ({', '.join(components)})"]
-        # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
-        size = sum(map(abs, terms.values()))
-        # Not "size > ...", which NaN would pass.
-        if not errors and not size <= LARGEST_REWARD:
-            errors = [self._too_large(terms)]
         if errors:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(errors))
         value = math.fsum(terms.values())
         return ScoredCompletion(value=value, components=components, terms=terms)
 
-    def _too_large(self, terms: Weights) -> str:
-        """Counts and names the largest term, which makes the sum too large."""
-        name = max(terms, key=lambda name: abs(terms[name]))
-        self.errors[f"{name}: OverflowError"] += 1
-        return f"reward {name!r} times its weight is {terms[name]:.3g}; expected at most {LARGEST_REWARD:g} together"
-
     def _ask_in_its_form(self, name: str, rows: Sequence[Completion]) -> list[_Outcome]:
         """Asks a function, and again in the other form if it shows by all its errors that it was written for that."""
-        errors = self.errors.copy()
         outcomes = self._ask(name, rows, range(len(rows)))
         if not _all_failed(outcomes):
             if any(row.completion for row in rows):  # an empty text and no messages may look alike
@@ -243,13 +232,10 @@ class Rewards:
             return outcomes
         other = not self.messages
         self._forms[name] = other
-        first_errors = self.errors
-        self.errors = errors  # the mistaken form is ours, and counts as no error of the function
         retried = self._ask(name, rows, range(len(rows)))
         if not _all_failed(retried):
             warnings.warn(f"reward {name!r} reads {_FORMS[other]}: it gets {_FORMS[other]}", stacklevel=2)
             return retried
-        self.errors = first_errors
         del self._forms[name]
         return outcomes
 
@@ -261,19 +247,16 @@ class Rewards:
         try:
             arguments = self._arguments(name, rows[places.start : places.stop], log)
             answer = within(limit, f"reward {name!r}", lambda: settled(function(**arguments)))
-            return self._accepted(name, answer, log, len(rows), places)
+            return self._accepted(answer, log, len(rows), places)
         except (Exception, SystemExit) as error:  # graders written as scripts end by sys.exit()
             # One at a time, a function that counts wrongly might seem right, and one that hangs would hang for each.
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
 
-    def _accepted(self, name: str, answer: Any, log: _Log, rows: int, places: range) -> list[_Outcome]:
+    def _accepted(self, answer: Any, log: _Log, rows: int, places: range) -> list[_Outcome]:
         """Returns a call's outcomes and keeps what it logged, its extras at the places of its rows. Raises if they are not valid."""
         outcomes = _outcomes(answer, len(places))
-        for outcome in outcomes:
-            if outcome.returned:
-                self.errors[f"{name}: {outcome.returned}"] += 1
         for metric, numbers in log.metrics.items():
             self.metrics.setdefault(metric, []).extend(numbers)
         for column, cells in log.extras.items():
@@ -282,13 +265,14 @@ class Rewards:
         return outcomes
 
     def _failed(self, name: str, error: Exception | SystemExit) -> _Outcome:
-        """Counts an error and says where in the user's file it was raised."""
-        self.errors[f"{name}: {type(error).__name__}"] += 1
+        """Says what was raised, and where in the user's file."""
+        kind = type(error).__name__
         if isinstance(error, OutOfTime):
-            return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
+            return _Outcome(error=str(error).removeprefix(f"reward {name!r} "), kind=kind)
         names_other_form = any(word in str(error) for word in _MISTAKEN[self.reads_messages(name)])
         return _Outcome(
-            error=f"raised {type(error).__name__}: {error}{raised_at(error)}",
+            error=f"raised {kind}: {error}{raised_at(error)}",
+            kind=kind,
             mistaken=names_other_form and isinstance(error, TypeError | AttributeError),
         )
 
@@ -386,7 +370,7 @@ def _outcome(reward: Any) -> _Outcome:
     if reward is None:
         return _Outcome()
     if isinstance(reward, Exception):
-        return _Outcome(error=f"failed: {reward}", returned=type(reward).__name__)
+        return _Outcome(error=f"failed: {reward}", kind=type(reward).__name__)
     value = number_of(reward)
     if not math.isfinite(value):
         raise ValueError("returned a reward that is not finite; return None if it does not apply")

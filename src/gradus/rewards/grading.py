@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from math import fsum
@@ -29,7 +29,7 @@ def grader_of(
 
     The prompt is the first observation. The completion is the answer, or all answers of several turns, one after another; as
     chat messages it is the rest of the conversation. The reward stands at the last turn. The columns come from
-    ``episode.outcome["columns"]``, or from the outcome itself if it has none. An episode without an answer is an error.
+    ``episode.outcome["columns"]``, or from the outcome itself if it has none.
     """
     compute = _RewardGrader(name, rewards)
     return Grader(
@@ -51,21 +51,13 @@ class _RewardGrader:
         self.rewards = rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
-        completions = [completion_of(episode) for episode in episodes if episode.turns]
-        # Rows of scores and extras count the episodes with an answer alone.
-        scored = iter(enumerate(self.rewards(completions)))
+        scored = self.rewards([completion_of(episode) for episode in episodes])
         metrics = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
         rewards: list[Reward] = []
-        for episode in episodes:
-            if episode.turns:
-                row, completion = next(scored)
-                extras = {name: cells[row] for name, cells in self.rewards.extras.items()}
-                reward = self._reward(completion, len(episode.turns))
-                reward = replace(reward, metrics=metrics, extras=extras)
-            else:
-                error = "expected an episode with an answer, got none"
-                reward = Reward(grader=self.name, value=None, error=error)
-            rewards.append(reward)
+        for row, (episode, completion) in enumerate(zip(episodes, scored, strict=True)):
+            extras = {name: cells[row] for name, cells in self.rewards.extras.items()}
+            reward = self._reward(completion, len(episode.turns))
+            rewards.append(replace(reward, metrics=metrics, extras=extras))
         return rewards
 
     def _reward(self, scored: ScoredCompletion, turns: int) -> Reward:
@@ -135,51 +127,34 @@ def reweigh(grader: Grader, weights: Weights) -> Grader:
             fresh[component] = weight
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        rewards = [_scaled(reward, scale, fresh) for reward in grader.rewards(episodes)]
-        if fresh:
-            rewards = [_switched_on(reward, fresh, grader.per_turn) for reward in rewards]
-        return rewards
+        return [_reweighed(reward, scale, fresh, grader.per_turn) for reward in grader.rewards(episodes)]
 
     # The declared range was that of the old weights.
     return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
-def _scaled(reward: Reward, scale: Weights, dropped: Container[str]) -> Reward:
-    """Multiplies the terms of a reward by their component's factor."""
-    if reward.value is None:
-        return reward
-    # Term by term, so that credit still stands at the turn and the span that earned it.
-    terms: list[tuple[RewardTerm, ...]] = []
-    for turn in reward.terms:
-        scaled: list[RewardTerm] = []
-        for term in turn:
-            if term.component not in dropped:
-                factor = scale.get(term.component, 1.0)
-                scaled.append(replace(term, value=term.value * factor))
-        terms.append(tuple(scaled))
-    return _with_terms(reward, terms)
-
-
-def _switched_on(reward: Reward, weights: Weights, per_turn: bool) -> Reward:
-    """Adds the terms of components that had no weight to the last turn, which is their place unless rewards stand at each turn."""
+def _reweighed(reward: Reward, scale: Weights, fresh: Weights, per_turn: bool) -> Reward:
+    """Multiplies the terms of a reward by their component's factor, and adds those of components that had no weight to the last turn,
+    which is their place unless rewards stand at each turn."""
     if reward.value is None:
         return reward
     turns = len(reward.terms)
-    if turns == 0 or (per_turn and turns > 1):
-        error = f"{', '.join(weights)} had weight 0 and cannot be placed among {turns} turns"
+    if fresh and per_turn and turns > 1:
+        error = f"{', '.join(fresh)} had weight 0 and cannot be placed among {turns} turns"
         return replace(reward, value=None, terms=(), error=error)
-    last = list(reward.terms[-1])
-    for component, weight in weights.items():
+    # Turn by turn, so that credit still stands at the turn and the span that earned it.
+    terms = [_scaled(turn, scale, fresh) for turn in reward.terms]
+    for component, weight in fresh.items():
         value = reward.components.get(component)
         if value is not None:
-            last.append(RewardTerm(component=component, value=weight * value))
-    return _with_terms(reward, [*reward.terms[:-1], tuple(last)])
+            terms[-1] += (RewardTerm(component=component, value=weight * value),)
+    total = fsum(term.value for turn in terms for term in turn)
+    return replace(reward, terms=tuple(terms), value=total)
 
 
-def _with_terms(reward: Reward, terms: Sequence[tuple[RewardTerm, ...]]) -> Reward:
-    """The reward with other terms, whose sum is its value."""
-    value = fsum(term.value for turn in terms for term in turn)
-    return replace(reward, terms=tuple(terms), value=value)
+def _scaled(turn: Sequence[RewardTerm], scale: Weights, dropped: Weights) -> tuple[RewardTerm, ...]:
+    kept = [term for term in turn if term.component not in dropped]
+    return tuple(replace(term, value=term.value * scale.get(term.component, 1.0)) for term in kept)
 
 
 def completion_of(episode: Episode) -> Completion:

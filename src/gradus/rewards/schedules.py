@@ -11,11 +11,10 @@ from dataclasses import field
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gradus.core import ConfigError, Grader
+from gradus.core import ConfigError
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.rewards.compose import Weights
-from gradus.rewards.grading import reweigh, tell_steps_taken
 
 _ROUNDING = 1e-6  # by which a mean may miss its range
 # Factors of a raise and of a cut of an adaptive weight, and its bounds as multiples of the first.
@@ -112,13 +111,6 @@ class RewardSchedule:
         self._step = 0
         self._weights = self._first_weights(1)
 
-    @property
-    def steps(self) -> int | None:
-        """Length of all stages together; None without stages, or if the last one has no end."""
-        if not self._stages or self._stages[-1].steps is None:
-            return None
-        return sum(stage.steps or 0 for stage in self._stages)
-
     def plan(self, step: int) -> StepPlan:
         """Returns the settings of ``step``, which must be the one after the last observed."""
         if step != self._step + 1:
@@ -132,11 +124,6 @@ class RewardSchedule:
         # At the first step of all there are no moments.
         reset = is_first and step > 1 and not stage.carry_optimizer
         return StepPlan(stage=stage.name, weights=weights, lr=stage.lr, reset_optimizer=reset)
-
-    def grader(self, grader: Grader, step: int) -> Grader:
-        """Weighs ``grader`` for ``step``; its reward functions are told the step."""
-        tell_steps_taken(grader, step - 1)
-        return reweigh(grader, self.plan(step).weights)
 
     def observe(self, step: int, components: Mapping[str, float | None]) -> None:
         """Takes a step's mean component values (unweighted) and moves on."""

@@ -117,9 +117,6 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
             problem = f"the reward or a term of it is {number!r:.60}"
             return _missing(reward.grader, f"{problem}, expected a finite number, at most {LARGEST_REWARD:g}")
     reward = replace(reward, value=value, terms=terms)
-    # Without a turn there is nowhere to put a term.
-    if not episode.turns and not terms:
-        return reward
     if len(terms) != len(episode.turns):
         raise GradingError(
             f"grader {reward.grader!r} gave terms for {len(terms)} turns of an episode with {len(episode.turns)}"

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Session, Turn
 from gradus.core.waiting import blocking
+from gradus.rollouts.rollout import MAX_CONCURRENT
 
 T = TypeVar("T")
 Ask = Callable[[Session, Sequence[Request]], Sequence[T]]
@@ -18,8 +19,6 @@ def replay(
     policy: Policy,
     episodes: Sequence[Episode],
     ask: Ask[T],
-    *,
-    max_concurrent: int = 256,
 ) -> list[list[T]]:
     """Return what ``ask(session, requests)`` says at every turn of every episode.
 
@@ -27,8 +26,8 @@ def replay(
     (``Relabelable``). Nothing is rolled out.
     """
     answers: list[list[T]] = []
-    for first in range(0, len(episodes), max_concurrent):
-        part = episodes[first : first + max_concurrent]
+    for first in range(0, len(episodes), MAX_CONCURRENT):
+        part = episodes[first : first + MAX_CONCURRENT]
         with ExitStack() as stack:
             session = policy.start([_start(spec, episode, stack) for episode in part])
             stack.callback(session.close)

@@ -80,7 +80,7 @@ class Stepper:
         while self._out:
             seconds = None if self._stepping.rounds or not results else max(0.0, ends - time.monotonic())
             try:
-                results.append(self._done.get(timeout=seconds) if seconds != 0.0 else self._done.get_nowait())
+                results.append(self._done.get(timeout=seconds))
             except queue.Empty:
                 break
             self._out -= 1

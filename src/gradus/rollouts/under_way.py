@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
+from os.path import commonprefix
 from typing import Any, cast
 
 from gradus.core import (
@@ -64,8 +65,7 @@ class UnderWay:
 
     def reset_call(self) -> Call:
         """Return the reset, to be called where the environment is stepped."""
-        task, name = self.task, f"{self.task.condition}-{self.task.seed}-{self.member}"
-        reset = partial(self.environment.reset, seed=task.seed, episode_id=name, **task.options)
+        reset = partial(self.environment.reset, seed=self.task.seed, **self.task.options)
         return Call(self._named("reset"), reset)
 
     def step_call(self, action: Action) -> Call:
@@ -225,15 +225,10 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
         raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(value.messages)}")
     for text in (value.text, *(message.content for message in value.messages)):
         check_text(text, f"the text that {method} gave")
-    fields: JsonDict = {"reward": _reward(value.reward, method)}
-    for name in ("terminated", "truncated", "restart", "action_valid"):
-        # JSON does not know numpy's truth values.
-        fields[name] = bool(getattr(value, name))
-    if not plain_data:
-        fields |= {"data": plain(value.data), "action_data": plain(value.action_data)}
-    # Most observations are plain already, and are not copied.
-    changes = {name: field for name, field in fields.items() if field is not getattr(value, name)}
-    return replace(value, **changes) if changes else value
+    # JSON does not know numpy's truth values.
+    truths = {name: bool(getattr(value, name)) for name in ("terminated", "truncated", "restart", "action_valid")}
+    value = replace(value, reward=_reward(value.reward, method), **truths)
+    return value if plain_data else replace(value, data=plain(value.data), action_data=plain(value.action_data))
 
 
 def check_text(value: Any, what: str) -> None:
@@ -328,9 +323,6 @@ def unequal_starts(first: Start, second: Start) -> str | None:
 
 def _around_the_difference(first: str, second: str) -> str:
     """Return both texts from 40 characters before their first difference on."""
-    same = 0
-    while same < len(first) and first[same] == second[same : same + 1]:
-        same += 1
-    begin = max(0, same - 40)
+    begin = max(0, len(commonprefix([first, second])) - 40)  # noqa: RUF071 - character by character is meant
     cut = "…" if begin else ""
     return f"{cut}{first[begin : begin + 80]} and {cut}{second[begin : begin + 80]}"

@@ -29,14 +29,16 @@ class Channel:
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request and return its reply, which bears the same new id. Each request has one reply.
 
-        Raises as :meth:`receive`, and BrokenPipeError for a reply that nobody asked for: code that an answer brought in may write one.
+        Time that was spent waiting for a core is not counted: a busy machine causes no error. Raises TimeoutError if no reply comes in
+        time, and BrokenPipeError if the other side ended, wrote what is not JSON, or wrote what nobody asked for, as code that an answer
+        brought in may.
         """
         # A reply that lies there before it is asked for would be taken for this request's.
         if self._has_more():
             raise BrokenPipeError("the other process sent a reply that nobody asked for")
         number = secrets.token_hex(8)
         self._send({**request, "id": number})
-        reply = self.receive(seconds)
+        reply = self._receive(seconds)
         fields = dict(as_mapping(reply))
         if fields.pop("id", None) != number or self._has_more():
             raise BrokenPipeError("the other process sent something else than the reply to this request")
@@ -57,12 +59,8 @@ class Channel:
         while data:
             data = data[os.write(self._writes, data) :]
 
-    def receive(self, seconds: float) -> Any:
-        """Return the next message.
-
-        Time that was spent waiting for a core is not counted: a busy machine causes no error.
-        Raises TimeoutError if none comes in time, and BrokenPipeError if the other side ended or wrote what is not JSON.
-        """
+    def _receive(self, seconds: float) -> Any:
+        """Return the next message."""
         deadline = clock.now() + seconds
         waiting = self._waiting()
         parts = [self._pending]

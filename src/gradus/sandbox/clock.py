@@ -16,15 +16,10 @@ _watched: set[int] = set()
 
 def now() -> float:
     """Seconds since some moment, without those that were spent waiting for a core."""
-    return time.monotonic() - _all_waited()
-
-
-def _all_waited() -> float:
-    """Seconds that this process, and those that it watches, have waited for a core."""
     for pid in (os.getpid(), *_watched):
         with suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat", "rb") as file:
             _waited[pid] = int(file.read().split()[1]) / 1e9  # time on a core, time waiting for one, slices
-    return sum(_waited.values())
+    return time.monotonic() - sum(_waited.values())
 
 
 def watch(pid: int) -> None:

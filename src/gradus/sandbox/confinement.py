@@ -56,6 +56,7 @@ _OWN_SIGNALS = 3  # signals and abstract sockets reach no process outside
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "nix", "proc")
 _DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 _SCRATCH_BYTES = 16 << 20
+_PROCESSES = 64
 _POLL = 0.01  # seconds
 _OWN_USERS = 0x60000000  # above every user that exists: one for each program that root runs
 SCRATCH = "/tmp"  # where a command without a folder of its own works
@@ -67,9 +68,8 @@ _inside = False
 def confine(
     scratch: str,
     *,
+    only: Sequence[str],
     memory: int = 8 << 30,
-    processes: int = 64,
-    only: Sequence[str] | None = None,
     keep: Sequence[int] = (),
     changes_user: bool = True,
     report: int | None = None,
@@ -77,8 +77,8 @@ def confine(
     """Shut this process in: only ``scratch`` (a folder, empty inside) can be written. Raises OSError if the system forbids it.
 
     The caller goes on in a process of its own, with two parents that wait for it: one outside, which ends as it ends, and one
-    inside, which ends everything if there are more than ``processes`` or they use more than ``memory`` bytes more than now.
-    ``only``: the folders that can be read inside, besides those of the system; None for all. ``changes_user``: root then becomes another
+    inside, which ends everything if there are more than 64 processes or they use more than ``memory`` bytes more than now.
+    ``only``: the folders that can be read inside, besides those of the system. ``changes_user``: root then becomes another
     user, who does not read what is root's alone.
     ``keep``: open files that stay open besides output and errors. ``report``: a file descriptor that is told how it ended: "code N" or "limit NAME".
     """
@@ -91,24 +91,21 @@ def confine(
         _end_as(os.waitpid(first, 0)[1])
     os.close(go)
     os.setsid()
-    open_files = {1, 2, started, *keep}
-    if report is not None:
-        open_files.add(report)
-    _close_files(open_files)
+    _close_files({1, 2, started, report, *keep})
     _mount_view(scratch, only)
-    _drop_rights(owner and changes_user and only is not None)
+    _drop_rights(owner and changes_user)
     if not os.read(started, 1):  # the parent ended before this process was bound to it
         os._exit(1)
     os.close(started)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # sigtimedwait() takes only signals that are blocked
     child = os.fork()
     if child:
-        _watch(child, memory, processes, report)
+        _watch(child, memory, report)
     if report is not None:
         os.close(report)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.chdir(scratch)
-    _limit(memory, processes)
+    _limit(memory, _PROCESSES)
     global _inside
     _inside = True
 
@@ -169,7 +166,7 @@ def _leave_namespaces() -> bool:
     return False
 
 
-def _close_files(open_files: set[int]) -> None:
+def _close_files(open_files: set[int | None]) -> None:
     """Close what is open, and read from nothing."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     numbers = set(map(int, os.listdir("/proc/self/fd")))
@@ -178,14 +175,12 @@ def _close_files(open_files: set[int]) -> None:
             os.close(number)
 
 
-def _mount_view(scratch: str, only: Sequence[str] | None) -> None:
+def _mount_view(scratch: str, only: Sequence[str]) -> None:
     """Mount the file system as it is seen inside."""
     _mount("none", "/", "", _PRIVATE | _WITH_CHILDREN)  # or what is mounted here would show outside
-    covered = ["dev", "run"]
-    if only is not None:
-        covered = [name for name in os.listdir("/") if name not in _SYSTEM]
+    covered = [name for name in os.listdir("/") if name not in _SYSTEM]
     # What a link leads to is shown before the link: in a project that is shown, .venv may be one.
-    paths = (*_DEVICES, *map(os.path.realpath, only or ()), *(only or ()))
+    paths = (*_DEVICES, *map(os.path.realpath, only), *only)
     shown = [path for path in dict.fromkeys(paths) if os.path.exists(path)]
     handles = {path: os.open(path, os.O_PATH) for path in shown}  # opened before they are covered
     for name in covered:
@@ -238,7 +233,7 @@ def _drop_rights(change_user: bool) -> None:
     _checked(_libc.prctl(_PARENT_DEATH, int(signal.SIGKILL), 0, 0, 0), "prctl")
 
 
-def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
+def _watch(child: int, memory: int, report: int | None) -> None:
     """Be the first process inside: when it ends, all end. It ends with ``child``, or if they are too many or too big."""
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
     baseline = _resident("self")  # each fork shows it as its own, and it is in memory once
@@ -248,7 +243,7 @@ def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
         running = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         pages = sum(max(_resident(name) - baseline, 0) for name in running)
         word = ""
-        if len(running) > processes:
+        if len(running) > _PROCESSES:
             word = "limit processes"
         elif pages * resource.getpagesize() > memory:
             word = "limit memory"
@@ -336,12 +331,10 @@ def _become(request: dict[str, Any]) -> None:
     report = request["report"]
     os.set_inheritable(report, False)  # the command must not say how it ended
     try:
-        if request["confined"] == "inside":
+        if request["restricted"]:
             restrict(folder, request["only"])
-            os.chdir(folder)
-            _limit(memory, None)
-        elif request["confined"]:
-            confine(folder, memory=memory, processes=request["processes"], only=request["only"], report=report)
+        if request["confined"]:
+            confine(folder, memory=memory, only=request["only"], report=report)
         else:
             os.chdir(folder)
             _limit(memory, None)

@@ -43,7 +43,7 @@ def start_child(
     What it prints goes to ``stdout``, or to the file ``log``. A GradusError becomes its last line, and code 3. ``threads``: of its
     matrix products. ``hash_seed``: of its PYTHONHASHSEED.
     """
-    line = json.dumps({"target": target, "argument": argument, "path": sys.path}) + "\n"
+    line = json.dumps({"target": target, "argument": argument, "path": sys.path})
     environ = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     if threads is not None:
         environ |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -60,8 +60,7 @@ def start_child(
             start_new_session=True,
         )
     assert process.stdin is not None
-    process.stdin.write(line)
-    process.stdin.flush()
+    print(line, file=process.stdin, flush=True)
     return process
 
 

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -134,20 +133,18 @@ class Worker:
         atexit.register(self.close)
         clock.watch(self._process.pid)
         try:
-            self._reply(None, _START, _START)  # its first word comes unasked, when the script is loaded
+            self._reply({"method": "ready", "params": {}}, _START, _START)
         except WorkerError as error:
             self._end()
             if isinstance(error, WorkerLimit):  # not of a call: all answers would be compared as wrong
                 raise WorkerError(error.type, f"{self._command[3]} did not start: {error}") from error
             raise
 
-    def _reply(self, request: Any, seconds: float, limit: float) -> Any:
-        """Return the reply to a request; without one, wait for the first word. ``limit``: the seconds that a message names."""
+    def _reply(self, request: Mapping[str, Any], seconds: float, limit: float) -> Any:
+        """Return the reply to a request. ``limit``: the seconds that a message names."""
         process = self._process
         assert process is not None
         try:
-            if request is None:
-                return _result(self._channel.receive(seconds))
             return _result(self._channel.ask(request, seconds))
         except WorkerError:
             raise
@@ -241,15 +238,6 @@ def _forget_variables() -> None:
     os.environ.update(harmless)
 
 
-def _raising(error: OSError) -> Handlers:
-    """Return handlers that raise ``error`` whatever is called."""
-
-    def call(**_: Any) -> NoReturn:
-        raise error
-
-    return defaultdict(lambda: call)
-
-
 class Fork:
     """A fork of this process that answers calls, shut in by the sandbox if ``confined``.
 
@@ -310,7 +298,7 @@ class Fork:
                     tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HOME"] = folder
                 answers = handlers(Path(folder))
             except OSError as error:
-                answers = _raising(OSError(f"the sandbox could not be set up: {error}"))
+                answers = worker_loop.raising(OSError(f"the sandbox could not be set up: {error}"))
             with open(reads, encoding="utf-8") as requests, open(writes, "w", encoding="utf-8") as replies:
                 worker_loop.answer(answers, requests, replies)
         finally:

@@ -1,7 +1,7 @@
 """The other end of ``gradus.sandbox.worker``: answers calls. As a script any Python from 3.9 on runs it, with the standard library alone.
 
 ``python worker_loop.py SCRIPT MEMORY_BYTES`` runs SCRIPT, which leaves a dict ``HANDLERS`` of functions, then answers one JSON
-request a line: ``{"id", "method", "params", "cpu_seconds"}`` with ``{"id", "result"}`` or ``{"id", "error": {"type", "message"}}``.
+request a line, the first of them ``ready``: ``{"id", "method", "params", "cpu_seconds"}`` with ``{"id", "result"}`` or ``{"id", "error": {"type", "message"}}``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import resource
 import runpy
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 # Bound now: code that a grader runs may put something else in the place of json.loads, and the process must still answer.
 _decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(default=str).encode
@@ -54,7 +55,8 @@ def answer(handlers: Mapping[str, Callable[..., Any]], requests: Iterable[str], 
             reply = _encode({"id": request["id"], "result": result})
         except Exception as error:
             _unlimited()
-            reply = _raised(error, request["id"])
+            problem = {"type": type(error).__name__, "message": str(error)[:2000]}
+            reply = _encode({"id": request["id"], "error": problem})
         print(reply, file=replies, flush=True)
 
 
@@ -62,8 +64,13 @@ def _unlimited() -> None:
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _raised(error: Exception, number: str = "") -> str:
-    return _encode({"id": number, "error": {"type": type(error).__name__, "message": str(error)[:2000]}})
+def raising(error: Exception) -> dict[str, Callable[..., Any]]:
+    """Return handlers that raise ``error`` whatever is called."""
+
+    def call(**_: Any) -> NoReturn:
+        raise error
+
+    return defaultdict(lambda: call)
 
 
 def main() -> None:
@@ -77,13 +84,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    handlers: dict[str, Callable[..., Any]] = {}
     try:
-        handlers = runpy.run_path(script)["HANDLERS"]
-        first = _encode({"result": "ready"})
+        handlers = {"ready": bool, **runpy.run_path(script)["HANDLERS"]}
     except Exception as error:
-        first = _raised(error)
-    print(first, file=replies, flush=True)
+        handlers = raising(error)
     answer(handlers, sys.stdin, replies)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradus.stats.distributions import Array, student_cdf, student_quantile
 
-_UNSEEN = 3.5  # times the sample's skewness: what 40 values of a lognormal need to be wrong in less than 3.5 % (benchmarks/claims.py)
+_UNSEEN = 3.5  # times the sample's skewness: what 40 values of a lognormal need to be wrong in less than 3.5 %
 
 
 @dataclass(frozen=True, kw_only=True)

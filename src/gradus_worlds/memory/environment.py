@@ -48,7 +48,6 @@ class MemoryEnvironment:
         self._reader = reader
         self.system_prompt = system_prompt_of(self._schema)
         self._begun: World | None = None
-        self._episode_id: str | None = None
         self._index = 0
 
     @property
@@ -57,14 +56,9 @@ class MemoryEnvironment:
             raise EnvironmentFault("no episode has begun; call reset first")
         return self._begun
 
-    @property
-    def state(self) -> Json:
-        return {"episode_id": self._episode_id, "step_count": self._index}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begin a world. Options are the source's knobs."""
         world = self._begun = self._make_world(seed or 0, **options)
-        self._episode_id = episode_id or world.name
         self._memory = self._memory_to_use or Memory(self._schema, first_id=world.first_id)
         self._index = world.begin
         self._turns: list[dict[str, Any]] = []
@@ -105,7 +99,6 @@ class MemoryEnvironment:
         world = self._world
         reader = self._reader or best_entries
         answers = reader(self._memory, [question.text for question in world.questions])
-        read = world.chunks[: max(1, self._index)]
         return {
             "world": world.name,
             "turns": self._turns,
@@ -114,7 +107,7 @@ class MemoryEnvironment:
             "questions": [self._ask(*pair) for pair in zip(world.questions, answers, strict=True)],
             "memory": self._memory.state(),
             "memory_words": self._memory.words,
-            "input_words": sum(count_words(chunk.text) for chunk in read),
+            "input_words": sum(turn["input_words"] for turn in self._turns),
         }
 
     def close(self) -> None:

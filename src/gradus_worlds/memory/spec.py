@@ -26,7 +26,7 @@ from gradus.core import (
 from gradus.environments.options import known_options
 from gradus.policies.scripted import Answer, policy_factory
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.graders import GRADERS, reader_accuracy
+from gradus_worlds.memory.graders import GRADERS, strict_accuracy
 from gradus_worlds.memory.measures import curves, metrics, view
 from gradus_worlds.memory.readers.frozen import ModelReader
 from gradus_worlds.memory.store.memory import NINE_BANKS, SCHEMAS, Schema
@@ -34,7 +34,7 @@ from gradus_worlds.memory.text import count_words, cut_words, join_words
 from gradus_worlds.memory.tools.writing import NOOP, fragments, random_answer, system_prompt_of, write_insert
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.records import Data, Respond, Source
-from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
+from gradus_worlds.memory.worlds.source_synthetic import dialogue_vocabulary, synthetic_source
 
 EXAM_SECONDS = 4 * 3600.0  # of a model on a CPU that reads a hundred questions
 
@@ -83,7 +83,7 @@ def make_spec(source: Source, *, schema: Schema = NINE_BANKS, reader: ModelReade
         train_task=train_task,
         content=source.content,
         policies=policies,
-        true_reward=lambda episode: reader_accuracy(episode, "strict"),
+        true_reward=strict_accuracy,
         true_reward_name="strict accuracy",
         max_turns=source.max_chunks,
         teacher="teacher" if teacher else None,
@@ -97,7 +97,7 @@ def make_spec(source: Source, *, schema: Schema = NINE_BANKS, reader: ModelReade
             curves=curves,
             view=view,
         ),
-        language=Language(vocabulary=lambda: _vocabulary(source, schema)),
+        language=Language(vocabulary=lambda: _vocabulary(schema)),
         audit=AuditHints(
             panel=Panel(
                 ladder=("noop", "append-only", *teacher),
@@ -117,9 +117,9 @@ def make_spec(source: Source, *, schema: Schema = NINE_BANKS, reader: ModelReade
 _REFUSALS = "Refused: entry entries there is no was deleted says that already in , not exactly hold holds of does name more one: ;"
 
 
-def _vocabulary(source: Source, schema: Schema) -> Vocabulary:
-    """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
-    vocabulary = source.vocabulary()
+def _vocabulary(schema: Schema) -> Vocabulary:
+    """The words of the dialogues, the fragments of calls, digits for ids, and characters for everything else."""
+    vocabulary = dialogue_vocabulary()
     banks = list(schema.banks)
     words = [*vocabulary.words, *fragments(banks), *banks]
     words += [*system_prompt_of(schema).split(), *_REFUSALS.split()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -14,14 +13,11 @@ from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, SAMPLERS, Profile, ar
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
-    CRASH_BELOW,
-    CRASH_PENALTY,
     DAYS,
     EVENT_EFFECTS,
     EVENTS,
     METERS,
     NOTHING,
-    REWARD_SCALE,
     SLOTS,
     STEPS,
     Array,
@@ -34,7 +30,7 @@ from gradus_worlds.rhythm.world import (
     effect_tables,
     event_effects,
     felt_change,
-    settle,
+    transition,
 )
 
 HISTORY = 7  # steps that the structured observation looks back
@@ -86,21 +82,21 @@ class _Week:
         index = NOTHING if action is None else ACTION_INDEX[action]
         step = self.step
         slot = self.step % len(SLOTS)
-        change = felt_change(self.meters, self._effects[slot, index], self._shocks[step])
+        before = self.meters
+        self.meters, change, reward, crashes = transition(
+            before, self._weights, self._effects[slot, index], self._shocks[step]
+        )
         # What an average person would have felt; the difference is what shows who this is.
-        expected = felt_change(self.meters, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
-        self.meters = settle(self.meters + change)
-        crashes = int((self.meters < CRASH_BELOW).sum())
-        reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
-        self.crashes += crashes
+        expected = felt_change(before, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
+        self.crashes += int(crashes)
         self.history.append(
             {
                 "action": action,
-                "reward": round(reward, _DIGITS),
+                "reward": round(float(reward), _DIGITS),
                 "change": _rounded(change),
                 "anomaly": _rounded(change - expected),
                 "event": EVENTS[self._events[step]],
-                "crashes": crashes,
+                "crashes": int(crashes),
             }
         )
 
@@ -138,7 +134,6 @@ class RhythmEnvironment:
         self.system_prompt = wording.prompt  # the rules, said once
         self._wording = wording
         self._begun: _Week | None = None
-        self._episode_id = ""
 
     @property
     def _week(self) -> _Week:
@@ -151,20 +146,7 @@ class RhythmEnvironment:
         """The hidden person; privileged callers only."""
         return self._week.profile
 
-    @property
-    def state(self) -> Json:
-        """Returns what anybody may know: no person, no noise, no future."""
-        week = self._begun
-        return {
-            "episode_id": self._episode_id,
-            "step_count": week.step if week else 0,
-            "crashes": week.crashes if week else 0,
-            "invalid_actions": week.invalid if week else 0,
-        }
-
-    def reset(
-        self, *, seed: int | None = None, episode_id: str | None = None, persons: str = "continuous", **options: Any
-    ) -> Observation:
+    def reset(self, *, seed: int | None = None, persons: str = "continuous", **options: Any) -> Observation:
         """Begin a week. ``persons`` says where the person of ``seed`` comes from."""
         if options:
             raise ConfigError(f"a week has the option persons alone, got {', '.join(options)}")
@@ -172,10 +154,7 @@ class RhythmEnvironment:
             raise ConfigError(
                 f"persons must be one of {', '.join(SAMPLERS)}, got {persons!r}; set it in the reset options"
             )
-        if seed is None:
-            seed = secrets.randbits(63)  # nobody asked for a particular week
-        self._begun = _Week(seed, SAMPLERS[persons](seed))
-        self._episode_id = episode_id or f"rhythm-{seed}"
+        self._begun = _Week(seed or 0, SAMPLERS[persons](seed or 0))
         data = self._begun.data()
         return Observation(text=self._wording.observation(data), data=data)
 
@@ -194,9 +173,9 @@ class RhythmEnvironment:
         return self._take(typed.action_type, typed.belief and [*typed.belief])
 
     def _take(self, action: str | None, belief: list[float] | None) -> Observation:
-        week = self._begun
-        if week is None or week.step >= STEPS:
-            raise EnvironmentFault(f"the week of {STEPS} steps is over or not begun; call reset")
+        week = self._week
+        if week.step >= STEPS:
+            raise EnvironmentFault(f"the week of {STEPS} steps is over; call reset")
         # A step without a belief keeps the last one.
         week.belief = belief or week.belief
         week.spend(action)

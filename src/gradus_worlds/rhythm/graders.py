@@ -59,11 +59,6 @@ class Week:
                 held[turn] = held[turn - 1]
         return held
 
-    def check_truth(self) -> None:
-        """Raises GradingError if the true beliefs are missing."""
-        if np.isnan(self.truth).any():
-            raise GradingError("the outcome holds no true beliefs; expected outcome['beliefs'] from the environment")
-
 
 def read_week(episode: Episode) -> Week:
     """The played steps of an episode; GradingError if there are none. A last turn that the world never answered is left out."""
@@ -125,8 +120,6 @@ def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> 
         raise GradingError(
             f"{name} compares the halves of a whole week of {STEPS} steps, got {len(week.rewards)}; use v3"
         )
-    if "belief_accuracy" in weights:
-        week.check_truth()
     components = {component: _EPISODE_COMPONENTS[component](week) for component in weights}
     earned = [RewardTerm(component=part, value=weights[part] * value) for part, value in components.items()]
     earlier = [()] * (len(episode.turns) - 1)
@@ -158,7 +151,6 @@ def _v3_beliefs(week: Week) -> Array:
 def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Reward:
     """A sum over turns. A week that was cut short earns for the turns it had."""
     week = read_week(episode)
-    week.check_truth()
     acts = _v3_acts(week)
     beliefs = _v3_beliefs(week)
     terms: list[tuple[RewardTerm, ...]] = [()] * len(episode.turns)

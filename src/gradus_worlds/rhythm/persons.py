@@ -86,7 +86,7 @@ def _person(name: str, weights: tuple[float, ...], modifiers: Mapping[str, float
     return Profile(name=name, weights=weights, modifiers=values)
 
 
-DISCRETE = [_person(name, person["weights"], person["modifiers"]) for name, person in FIGURES["persons"].items()]
+DISCRETE = [_person(name, tuple(person["weights"]), person["modifiers"]) for name, person in FIGURES["persons"].items()]
 NEUTRAL = _person("neutral", (0.2,) * len(METERS), {})
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from gradus.core import (
     Action,
-    AnswerDistribution,
     ConfigError,
     EpisodeStart,
+    Observation,
     Policy,
     Request,
     Session,
-    SpanDistribution,
-    StatesDistributions,
     child_seed,
 )
-from gradus.policies.scripted import FunctionPolicy, policy_factory
+from gradus.policies.scripted import FunctionPolicy, Script, read_share
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import NEUTRAL, Profile, arrays
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
@@ -38,7 +35,8 @@ _RUIN_STEPS = STEPS // 2 - 4
 Data = Mapping[str, Any]
 Belief = Sequence[float] | None
 Reflex = Callable[[Data, EpisodeStart], str]
-Factory = Callable[[str | None], Policy]
+Factory = Callable[[Wording, str | None], Policy]
+"""Of the words of the answers, and the text behind the policy's colon."""
 
 
 def heuristic_action(data: Data, _: EpisodeStart | None = None) -> str:
@@ -74,9 +72,13 @@ def _two_cycle_action(data: Data, _: EpisodeStart) -> str:
     return "deep_work" if data["step"] % 2 else "sleep"
 
 
-def reflex_policy(name: str, reflex: Reflex, belief: Belief = None) -> Policy:
+def reflex_policy(name: str, wording: Wording, reflex: Reflex, belief: Belief = None) -> Policy:
     """Answers each observation by a rule of its own; with ``belief`` the same belief is stated at every turn."""
-    return FunctionPolicy(name, lambda observation, script: answer_text(reflex(observation.data, script.start), belief))
+
+    def answer(observation: Observation, script: Script) -> str:
+        return wording.reword(answer_text(reflex(observation.data, script.start), belief))
+
+    return FunctionPolicy(name, answer)
 
 
 class SessionPolicy:
@@ -90,74 +92,33 @@ class SessionPolicy:
         return self._opened(episodes)
 
 
-class RewordedPolicy:
-    """A policy whose answers, and the distributions that it states, are in the words of ``wording``."""
-
-    def __init__(self, policy: Policy, wording: Wording) -> None:
-        self.name = policy.name
-        self._policy = policy
-        self._wording = wording
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        session = self._policy.start(episodes)
-        kind = _RewordedDistributions if isinstance(session, StatesDistributions) else _RewordedSession
-        return kind(session, self._wording)
-
-
-class _RewordedSession:
-    def __init__(self, session: Session, wording: Wording) -> None:
-        self._session = session
-        self._reword = wording.reword
-
-    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        actions = self._session.act(requests)
-        return [replace(action, text=self._reword(action.text)) for action in actions]
-
-    def close(self) -> None:
-        self._session.close()
-
-
-class _RewordedDistributions(_RewordedSession):
-    def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
-        session = cast(StatesDistributions, self._session)
-        return [tuple(map(self._span, stated)) for stated in session.distributions(requests)]
-
-    def _span(self, span: SpanDistribution) -> SpanDistribution:
-        return replace(span, answers=tuple(map(self._reword, span.answers)))
-
-
 class WeekSession:
-    """Answers requests in groups that are at the same step of their weeks."""
+    """Answers requests that are all at the same step of their weeks: weeks that run at once take their steps together."""
+
+    def __init__(self, wording: Wording) -> None:
+        self.wording = wording
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        actions = [Action()] * len(requests)
-        for places in by_step(requests):
-            texts = self.answers([requests[place] for place in places])
-            for place, text in zip(places, texts, strict=True):
-                actions[place] = Action(text=text)
-        return actions
+        return [Action(text=self.wording.reword(text)) for text in self.answers(requests)]
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
-        """The answers to requests that are all at one step."""
+        """The answers in the plain wording."""
         raise NotImplementedError
 
     def close(self) -> None: ...
-
-
-def by_step(requests: Sequence[Request]) -> list[list[int]]:
-    """Places in ``requests``, those of one step of the week together; at once there is one step."""
-    places: dict[int, list[int]] = {}
-    for place, request in enumerate(requests):
-        places.setdefault(request.observation.data["step"], []).append(place)
-    return list(places.values())
 
 
 class _PlannerSession(WeekSession):
     """Plans for persons given in advance. ``beliefs`` and ``trials``: what is stated, and tried instead of the plan, at each step."""
 
     def __init__(
-        self, persons: Sequence[Profile], beliefs: Sequence[Sequence[Belief]], trials: Sequence[Sequence[int | None]]
+        self,
+        wording: Wording,
+        persons: Sequence[Profile],
+        beliefs: Sequence[Sequence[Belief]],
+        trials: Sequence[Sequence[int | None]],
     ) -> None:
+        super().__init__(wording)
         self._weights, modifiers = arrays(persons)
         self._effects = effect_tables(modifiers)
         self._beliefs = beliefs
@@ -201,6 +162,7 @@ def _drawn_trials(share: float, start: EpisodeStart) -> Sequence[int | None]:
 
 def planner(
     name: str,
+    wording: Wording,
     person: Callable[[EpisodeStart], Profile],
     beliefs: Callable[[EpisodeStart], Sequence[Belief]],
     *,
@@ -210,7 +172,7 @@ def planner(
 
     def opened(starts: Sequence[EpisodeStart]) -> Session:
         trials = [_drawn_trials(tries, start) for start in starts]
-        return _PlannerSession(list(map(person, starts)), list(map(beliefs, starts)), trials)
+        return _PlannerSession(wording, list(map(person, starts)), list(map(beliefs, starts)), trials)
 
     return SessionPolicy(name, opened)
 
@@ -223,37 +185,31 @@ def _hidden_person(start: EpisodeStart) -> Profile:
     return cast(RhythmEnvironment, start.environment).profile
 
 
-def _blind(_: str | None) -> Policy:
-    return planner("profile-blind", _neutral_person, lambda start: [None] * STEPS)
+def _blind(wording: Wording, _: str | None) -> Policy:
+    return planner("profile-blind", wording, _neutral_person, lambda start: [None] * STEPS)
 
 
-def _blind_and_random(argument: str | None) -> Policy:
-    try:
-        share = float(argument or 0)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ConfigError(f"profile-blind+random:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
+def _blind_and_random(wording: Wording, argument: str | None) -> Policy:
+    share = read_share("profile-blind+random", argument, 0.0)
     name = f"profile-blind+random:{argument}" if argument else "profile-blind+random"
-    return planner(name, _neutral_person, _drawn_beliefs, tries=share)
+    return planner(name, wording, _neutral_person, _drawn_beliefs, tries=share)
 
 
-def _clairvoyant(_: str | None) -> Policy:
-    return planner("clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS)
+def _clairvoyant(wording: Wording, _: str | None) -> Policy:
+    return planner("clairvoyant", wording, _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS)
 
 
-def _constant(argument: str | None) -> Policy:
+def _constant(wording: Wording, argument: str | None) -> Policy:
     action = argument or "sleep"
     if action not in ACTIONS:
         raise ConfigError(f"constant:ACTION needs one of {', '.join(ACTIONS)}, got {action!r}")
-    return reflex_policy(f"constant:{action}", lambda data, start: action)
+    return reflex_policy(f"constant:{action}", wording, lambda data, start: action)
 
 
 def _reflex(name: str, action: Reflex, belief: Belief = None) -> Factory:
-    return lambda argument: reflex_policy(name, action, belief)
+    return lambda wording, argument: reflex_policy(name, wording, action, belief)
 
 
-# Factories by name; each takes the text after the colon.
 POLICIES: Mapping[str, Factory] = {
     "random": _reflex("random", _random_action),
     "heuristic": _reflex("heuristic", heuristic_action),
@@ -261,7 +217,7 @@ POLICIES: Mapping[str, Factory] = {
     "constant": _constant,
     "two-cycle": _reflex("two-cycle", _two_cycle_action),
     "sandbagger": _reflex("sandbagger", _sandbagger_action),
-    "silence": policy_factory("silence", lambda observation, script: ""),
+    "silence": lambda wording, argument: FunctionPolicy("silence", lambda observation, script: ""),
     "profile-blind": _blind,
     "profile-blind+random": _blind_and_random,
     "clairvoyant": _clairvoyant,

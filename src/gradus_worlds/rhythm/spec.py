@@ -16,10 +16,10 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.graders import GRADERS
-from gradus_worlds.rhythm.scripted import POLICIES, Factory, RewordedPolicy, random_answer
+from gradus_worlds.rhythm.scripted import POLICIES, random_answer
 from gradus_worlds.rhythm.tables import ACTIONS, FIGURES, STEPS
 from gradus_worlds.rhythm.teacher import bayes, heuristic_and_bayes
-from gradus_worlds.rhythm.text import COMPACT, PLAIN, Wording, vocabulary
+from gradus_worlds.rhythm.text import COMPACT, PLAIN, vocabulary
 from gradus_worlds.rhythm.view import curves, metrics, view
 
 TRAIN_SEED = 1_000_000  # the first seed of training; conditions stay below
@@ -57,9 +57,8 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         raise ConfigError(f"rhythm takes no argument or 'compact', got {argument!r}; choose persons by condition")
     wording = _WORDINGS[argument]
     name = f"rhythm:{argument}" if argument else "rhythm"
-    policies = {**POLICIES, "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
-    if wording is not PLAIN:
-        policies = {key: _reworded(factory, wording) for key, factory in policies.items()}
+    factories = {**POLICIES, "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
+    policies = {key: partial(factory, wording) for key, factory in factories.items()}
     levels = tuple(wording.levels)
     return EnvironmentSpec(
         name=name,
@@ -96,7 +95,3 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         language=Language(vocabulary=partial(vocabulary, wording), grammar=(levels, levels, levels, wording.actions)),
         recipe="rhythm.toml",
     )
-
-
-def _reworded(factory: Factory, wording: Wording) -> Factory:
-    return lambda argument: RewordedPolicy(factory(argument), wording)

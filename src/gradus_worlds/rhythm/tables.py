@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -55,32 +53,9 @@ REWARD_GRID = 0.1
 REWARD_LIMIT = 2.5
 
 
-class _Event(TypedDict):
-    probability: float
-    effect: list[float]
-
-
-class _Person(TypedDict):
-    weights: tuple[float, ...]
-    modifiers: dict[str, float]
-
-
-class _WorldFigures(TypedDict):
-    """The contents of ``world.toml``, where each table is explained."""
-
-    effects: dict[str, list[float]]
-    by_slot: dict[str, list[float]]
-    signature: dict[str, dict[str, dict[str, float]]]
-    peaks: dict[str, dict[str, float]]
-    peak_cognition: dict[str, float]
-    events: dict[str, _Event]
-    beliefs: dict[str, dict[str, float]]
-    persons: dict[str, _Person]
-    reference: dict[str, Any]
-
-
-FIGURES = TypeAdapter(_WorldFigures).validate_python(
-    tomllib.loads(files("gradus_worlds.rhythm").joinpath("world.toml").read_text(encoding="utf-8"))
+# The contents of ``world.toml``, where each table is explained.
+FIGURES: dict[str, Any] = tomllib.loads(
+    files("gradus_worlds.rhythm").joinpath("world.toml").read_text(encoding="utf-8")
 )
 
 ACTIONS = tuple(FIGURES["effects"])

@@ -17,7 +17,7 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
 from gradus_worlds.rhythm.posterior import Posterior, ShownStep, normalised
-from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, by_step, heuristic_action
+from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, heuristic_action
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -30,7 +30,7 @@ from gradus_worlds.rhythm.tables import (
     STEPS,
     Array,
 )
-from gradus_worlds.rhythm.text import ShownFigures, answer_text, reasoning_text, shown_figures
+from gradus_worlds.rhythm.text import PLAIN, ShownFigures, Wording, answer_text, reasoning_text, shown_figures
 from gradus_worlds.rhythm.world import Situation, action_values, effect_tables, plan
 
 # What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's reward, and to the plan.
@@ -42,7 +42,6 @@ _RESOLUTION = ANOMALY_GRID / 3  # an effect this large is seen about half the ti
 # what the best plan that begins with it is worth. Digits of the posterior itself would have twice the error of its mean.
 _DIGIT_SPREAD = 0.4  # standard deviation, in digits: who draws from it loses 0.005 of v3
 _ACTION_TEMPERATURE = 0.05  # in reward of a step: who draws from it loses 0.015 of v3
-_DIGITS = tuple("0123456789")
 _UNSURE_VARIANCE = 0.005  # of a belief target: beyond it the reasoning says that it is not sure
 _PROBING_STEPS = len(SLOTS)  # on Monday it says that it has to find out
 
@@ -65,8 +64,14 @@ class BayesSession(WeekSession):
     """The teacher in the middle of many weeks. It never touches an environment: all it knows was shown to it."""
 
     def __init__(
-        self, keys: Sequence[tuple[int | str, ...]], *, heuristic: bool = False, reasoning: bool = False
+        self,
+        keys: Sequence[tuple[int | str, ...]],
+        wording: Wording = PLAIN,
+        *,
+        heuristic: bool = False,
+        reasoning: bool = False,
     ) -> None:
+        super().__init__(wording)
         self.posterior = Posterior(keys)
         self._heuristic = heuristic
         self._reasoning = reasoning
@@ -75,22 +80,21 @@ class BayesSession(WeekSession):
 
     def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
         """Says how good each digit of a belief and each action is, as probabilities: a softmax of what they are expected to earn."""
-        distributions: list[AnswerDistribution] = [()] * len(requests)
-        for places in by_step(requests):
-            situation = self._situation([requests[place] for place in places])
-            beliefs = self.posterior.belief([requests[place].row for place in places])
-            misses = np.arange(10) - 9 * beliefs[:, :, None]  # (R, 3, 10)
-            digits = normalised(-0.5 * (misses / _DIGIT_SPREAD) ** 2).tolist()
-            values = action_values(situation, horizon=_HORIZON)
-            actions = normalised(values / _ACTION_TEMPERATURE).tolist()
-            for place, shares, action in zip(places, digits, actions, strict=True):
-                named = zip(BELIEFS, shares, strict=True)
-                spans = [SpanDistribution(name, _DIGITS, share) for name, share in named]
-                distributions[place] = (*spans, SpanDistribution("action", ACTIONS, action))
+        situation = self._situation(requests)
+        beliefs = self.posterior.belief([request.row for request in requests])
+        misses = np.arange(10) - 9 * beliefs[:, :, None]  # (R, 3, 10)
+        digits = normalised(-0.5 * (misses / _DIGIT_SPREAD) ** 2).tolist()
+        values = action_values(situation, horizon=_HORIZON)
+        actions = normalised(values / _ACTION_TEMPERATURE).tolist()
+        levels = tuple(self.wording.levels)
+        distributions: list[AnswerDistribution] = []
+        for shares, action in zip(digits, actions, strict=True):
+            named = zip(BELIEFS, shares, strict=True)
+            spans = [SpanDistribution(name, levels, share) for name, share in named]
+            distributions.append((*spans, SpanDistribution("action", self.wording.actions, action)))
         return distributions
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
-        """The answers to requests that are all at one step."""
         situation = self._situation(requests)
         rows = [request.row for request in requests]
         beliefs: list[list[float]] = self.posterior.belief(rows).tolist()
@@ -153,20 +157,20 @@ class BayesSession(WeekSession):
         self._steps |= dict.fromkeys(fresh, step)
 
 
-def _teacher(name: str, *, heuristic: bool = False, reasoning: bool = False) -> Policy:
+def _teacher(name: str, wording: Wording, *, heuristic: bool = False, reasoning: bool = False) -> Policy:
     def opened(starts: Sequence[EpisodeStart]) -> Session:
-        return BayesSession([start.key for start in starts], heuristic=heuristic, reasoning=reasoning)
+        return BayesSession([start.key for start in starts], wording, heuristic=heuristic, reasoning=reasoning)
 
     return SessionPolicy(name, opened)
 
 
-def bayes(argument: str | None) -> Policy:
+def bayes(wording: Wording, argument: str | None) -> Policy:
     """``bayes`` or ``bayes:reasoning``: states the posterior mean and plans on it."""
     if argument not in (None, "reasoning"):
         raise ConfigError(f"bayes takes no argument or 'reasoning', got {argument!r}")
-    return _teacher("bayes:reasoning", reasoning=True) if argument else _teacher("bayes")
+    return _teacher("bayes:reasoning", wording, reasoning=True) if argument else _teacher("bayes", wording)
 
 
-def heuristic_and_bayes(_: str | None) -> Policy:
+def heuristic_and_bayes(wording: Wording, _: str | None) -> Policy:
     """The reflex, with a true belief."""
-    return _teacher("heuristic+bayes", heuristic=True)
+    return _teacher("heuristic+bayes", wording, heuristic=True)

@@ -31,7 +31,6 @@ from gradus_worlds.rhythm.tables import (
 
 _RESILIENCE = MODIFIERS.index("event_resilience")
 _EVENT_THRESHOLDS = np.cumsum(EVENT_PROBABILITY)[:-1]
-HORIZON = 8
 BEAM = 12
 
 
@@ -107,12 +106,12 @@ class Situation:
     bonus: Array | float = 0.0
 
 
-def plan(situation: Situation, *, horizon: int = HORIZON, beam: int = BEAM) -> Integers:
+def plan(situation: Situation, *, horizon: int, beam: int = BEAM) -> Integers:
     """The best first action of each person, (R,); see :func:`search_plans`. Ties go to the action that is listed first."""
     return search_plans(situation, horizon=horizon, beam=beam)[0][:, 0]
 
 
-def action_values(situation: Situation, *, horizon: int = HORIZON) -> Array:
+def action_values(situation: Situation, *, horizon: int) -> Array:
     """Returns the worth of the best plan that begins with each action, (R, 10); -inf if the search lost all such plans."""
     first, values = search_plans(situation, horizon=horizon, beam=len(ACTIONS) ** 2)
     rows = np.arange(len(first))[:, None]

@@ -46,9 +46,8 @@ _MARKS = {"replace": "replaced", "cancel": "cancelled", "refuse": "refused"}
 
 @frozen_record
 class DueRule:
-    """The remedy that is due for a reason, for a recent order and for an old one."""
+    """The remedy that is due for a recent order and for an old one."""
 
-    reason: str
     recent: str
     old: str
 
@@ -119,7 +118,7 @@ def _draw_rule(reason: str, rng: Random, rules: str) -> DueRule:
     if rules == "known":
         recent = _choose_but(recent, rng)
         old = _choose_but(old, rng)
-    return DueRule(reason=reason, recent=recent, old=old)
+    return DueRule(recent=recent, old=old)
 
 
 def _choose_but(new: str, rng: Random) -> str:

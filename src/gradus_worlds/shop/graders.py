@@ -47,8 +47,7 @@ def _service(episode: Episode) -> Reward:
             if wrote and _is_due(next(remedies, ()), episode.outcome):
                 deciding = index
                 deciding_span = span
-    if terms:
-        terms[deciding].append(RewardTerm(component="settled", value=right, span=deciding_span))
+    terms[deciding].append(RewardTerm(component="settled", value=right, span=deciding_span))
     totals: dict[str, list[float]] = {name: [] for name in _WEIGHTS}
     for term in chain(*terms):
         totals[term.component].append(term.value)
@@ -97,8 +96,6 @@ GRADERS: Mapping[str, Grader] = {
 def metrics(episode: Episode) -> Mapping[str, float | None]:
     """Calls, how many of them were invalid, and money that was refunded without being due."""
     calls = [call for turn in episode.turns for call in turn.calls]
-    if not episode.outcome:
-        return {}
     wrong = [remedy for remedy in episode.outcome["remedies"] if not _is_due(remedy, episode.outcome)]
     refunds = dict(episode.outcome["refunds"])
     return {

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from gradus.core import ConfigError, Observation, Policy, child_rng
-from gradus.policies.scripted import Answer, FunctionPolicy, Script, policy_factory
+from gradus.core import Observation, Policy, child_rng
+from gradus.policies.scripted import Answer, FunctionPolicy, Script, policy_factory, read_share
 from gradus_worlds.shop.desk import CUSTOMERS, ITEMS, REASONS, REMEDIES, WISHES
 
 DONE = "done"
@@ -142,12 +142,7 @@ def random_answer(seed: int) -> str:
 
 
 def _make_careless(argument: str | None) -> Policy:
-    try:
-        share = float(argument or 0.5)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ConfigError(f"careless:SHARE needs a number from 0 to 1, got {argument!r}")
+    share = read_share("careless", argument, 0.5)
     return FunctionPolicy(f"careless:{share:g}", _careless(share))
 
 

@@ -93,13 +93,13 @@ def _course(subject: PlanSubject, environment: Any, task: Task) -> Iterator[tupl
     An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
     """
     try:
-        observation: Observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
-        yield observation, dict(environment.state)
+        observation: Observation = environment.reset(seed=task.seed, **task.options)
+        yield observation, dict(getattr(environment, "state", {}))
         for turn in range(subject.spec.max_turns):
             if _is_over(observation):
                 return
             observation = environment.step(subject.draw(child_seed(subject.seed, "hygiene", task.seed, turn) % 2**31))
-            yield observation, dict(environment.state)
+            yield observation, dict(getattr(environment, "state", {}))
     except (Exception, SystemExit) as error:
         text = f"{_RAISED}{type(error).__name__}: {error}"
         yield Observation(text=text, terminated=True), {}

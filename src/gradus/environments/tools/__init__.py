@@ -3,7 +3,7 @@
 from gradus.environments.tools.environment import ToolEnvironment
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.spec import by_call, call_vocabulary, tool_environment
-from gradus.environments.tools.tool import Tool, check_arguments, python_tool
+from gradus.environments.tools.tool import Tool, check_arguments
 
 __all__ = [
     "McpTools",
@@ -12,6 +12,5 @@ __all__ = [
     "by_call",
     "call_vocabulary",
     "check_arguments",
-    "python_tool",
     "tool_environment",
 ]

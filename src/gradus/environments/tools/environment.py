@@ -40,16 +40,14 @@ class ToolEnvironment:
             raise ConfigError(f"{type(instance).__name__} needs a method reset, which returns what the user says first")
         self._by_name: dict[str, Tool] = {}
         self._servers: dict[str, McpTools] = {}  # started here: what a server holds is part of the episode
-        self._begin("")
+        self._begin()
 
-    def _begin(self, episode_id: str) -> None:
-        self._episode_id = episode_id
+    def _begin(self) -> None:
         self._answer = ""
         self._over = False
-        self._steps = 0
         self._calls = 0
-        # The step behind which get_reward was asked; it may be slow, and two askers must hear one answer.
-        self._graded_step = -1
+        # get_reward was asked behind the last step; it may be slow, and two askers must hear one answer.
+        self._is_graded = False
         self._components: Mapping[str, float] | None = None
 
     @property
@@ -62,15 +60,10 @@ class ToolEnvironment:
         """Schemas of the tools."""
         return tuple(tool.schema for tool in self._by_name.values())
 
-    @property
-    def state(self) -> Json:
-        """Episode id and number of answers taken."""
-        return {"episode_id": self._episode_id, "step_count": self._steps}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begins an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
         self._end_servers()
-        self._begin(episode_id or f"tools-{seed or 0}")
+        self._begin()
         # The tools are collected after reset: a class may choose them by its task.
         reset = self.instance.reset
         first = settled(reset(**arguments_for(reset, {"seed": seed or 0, **options})))
@@ -83,7 +76,7 @@ class ToolEnvironment:
         """Takes an answer: a message with its calls, or a text in which calls of any known form are read."""
         if self._over:
             raise EnvironmentFault("expected reset before this step: the episode is over")
-        self._steps += 1
+        self._is_graded = False
         message = read_message(action, tools=self.tools) if isinstance(action, str) else action
         # Calls get their ids first, also those that are refused: their results name them.
         calls = [self._numbered(call) for call in message.calls]
@@ -191,8 +184,8 @@ class ToolEnvironment:
 
     def _graded(self) -> Mapping[str, float] | None:
         """Asks ``get_reward`` once behind a step."""
-        if self._graded_step != self._steps:
-            self._graded_step = self._steps
+        if not self._is_graded:
+            self._is_graded = True
             # A number is the one component of its own name, so that graders read one form.
             reward = self._hook("get_reward")
             if reward is not None and not isinstance(reward, Mapping):

@@ -36,14 +36,13 @@ def tool_environment(
     reward: Callable[[Episode], Any] | None = None,
     max_turns: int = 8,
     conditions: Mapping[str, Sequence[int]] | None = None,
-    components: Sequence[str] = (),
     **more: Any,
 ) -> EnvironmentSpec:
     """Makes an environment whose tools are the methods of what ``make`` returns (see :class:`ToolEnvironment`).
 
     ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`); it may be a coroutine. Without it the class's
     ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
-    out. ``components``: the names of the reward's parts, if they are not ``reward`` and ``call``. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
+    out. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
     """
     conditions = conditions or {"main": range(200)}
     # A training task that is evaluated too would be learned by heart and count as skill.
@@ -61,7 +60,7 @@ def tool_environment(
         return episode.outcome.get("reward")
 
     # Weights must name all components, or the audit would not know what a grader pays for.
-    names = components or (("reward", "call") if reward else ("reward",))
+    names = ("reward", "call") if reward else ("reward",)
     fields: JsonDict = {"true_reward": true_reward, "true_reward_name": "reward", **more}
     return EnvironmentSpec(
         name=name,
@@ -90,8 +89,7 @@ def by_call(
     terms = [_call_terms(turn.calls, calls) if calls else () for turn in episode.turns]
     if calls:
         components["call"] = fsum(term.value for turn in terms for term in turn)
-    if terms:
-        terms[-1] += rest
+    terms[-1] += rest
     value = fsum(term.value for turn in terms for term in turn)
     return Reward(grader="reward", value=value, components=components, terms=tuple(terms))
 

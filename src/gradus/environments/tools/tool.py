@@ -6,13 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, cast
 
-from gradus.core import ConfigError, EnvironmentFault
+from gradus.core import ConfigError
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.environments.tools.schema import function_schema
-from gradus.sandbox.command import run_python
-
-_SHOWN = 4000  # characters of output that a model reads
 
 
 @frozen_record
@@ -50,32 +47,6 @@ def _schema(function: Callable[..., Any]) -> Json:
         raise ConfigError(
             f"the tool {name} cannot be described: {error}. Give it type hints, a docstring and a line for each argument under Args:"
         ) from error
-
-
-def python_tool(*, seconds: float = 5.0, unsafe: bool = False) -> Tool:
-    """Makes a tool ``python`` that runs code and returns what it prints; each call starts afresh.
-
-    Without a sandbox the episode fails, unless ``unsafe``: the code can then do what this user can.
-    """
-
-    def python(code: str) -> str:
-        """Run Python code and return what it prints. Nothing is kept from one call to the next.
-
-        Args:
-            code: The code.
-        """
-        try:
-            result = run_python(code, seconds=seconds, unsafe=unsafe)
-        except OSError as error:
-            raise EnvironmentFault(str(error)) from error
-        text = result.stdout
-        if result.code != 0:
-            text += f"[ended by the limit on {result.limit}]" if result.limit else result.stderr
-        text = text.strip() or "[nothing was printed]"
-        # The end of a traceback tells the model what to change, so both ends of a long output stay.
-        return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}\n[...]\n{text[-_SHOWN // 2 :]}"
-
-    return as_tool(python)
 
 
 def check_arguments(tool: Tool, arguments: Json) -> str | None:

@@ -50,7 +50,6 @@ class VerifiableEnvironment:
         self._source = source
         self._judge = judge
         self._item: Item | None = None
-        self._episode_id = ""
         self._judgement: Judgement | None = None
         self._format: float | None = None
 
@@ -61,12 +60,7 @@ class VerifiableEnvironment:
             return self._source.system_prompt
         return self._item.system
 
-    @property
-    def state(self) -> Json:
-        """Episode id and number of answers taken."""
-        return {"episode_id": self._episode_id, "step_count": int(self._judgement is not None)}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Asks the question that belongs to ``seed`` in ``options["split"]``."""
         split = options.pop("split", "train")
         # A misspelled option would quietly train on another split.
@@ -74,7 +68,6 @@ class VerifiableEnvironment:
             raise ConfigError(f"reset takes split, one of {', '.join(SPLITS)}; got split = {split!r} and {options}")
         # The same seed gives the same question: members of a group must compare.
         self._item = self._source.item(split, seed or 0)
-        self._episode_id = episode_id or f"{self._source.name}-{split}-{seed or 0}"
         self._judgement = self._format = None
         question = self._item.question
         return Observation(text=question, messages=self._item.messages, data={"question": question})

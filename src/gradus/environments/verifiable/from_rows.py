@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward
 from gradus.core.foreign import GRADER_SECONDS, raised_at, within
 from gradus.core.values import Json, number_of
 from gradus.environments.verifiable.environment import Judge, Judgement, judge_marked
@@ -16,7 +16,7 @@ from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.rows import check_answers, list_rows, read_items, usual_columns
 from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_of, one_turn_spec
-from gradus.rewards import RewardFunction, Rewards, find_reward, grader_of, reads_tags, reward_pairs
+from gradus.rewards import RewardFunction, choose_rewards, grader_of, load_rewards, reads_tags
 from gradus.rewards.compose import copied_cell
 from gradus.rewards.grading import rewards_of
 
@@ -47,8 +47,8 @@ def one_turn(
     >>> spec.max_turns, spec.teacher, list(spec.graders)
     (1, 'gold', ['score'])
     """
-    pairs = weighted(rewards)
-    if not pairs and judge is None:
+    choice = choose_rewards(rewards)
+    if not choice.entries and judge is None:
         raise ConfigError("one_turn needs rewards=[...] or judge=..., got neither")
     if "{answer}" not in answer_format:
         raise ConfigError(f"answer_format must have {{answer}} in it, got {answer_format!r}")
@@ -57,8 +57,9 @@ def one_turn(
     tasks = split_items(name, items, held_out, system_prompt=system_prompt, way_out=_WAY_OUT)
     # With both, the rewards train and come first; the judge's score is the truth beside them.
     graders: list[Grader] = []
-    if pairs:
-        composed = Rewards(pairs, messages=tasks.chats, time_limit=time_limit)
+    if choice.entries:
+        composed = load_rewards(choice.entries, functions=choice.functions, messages=tasks.chats)
+        composed.time_limit = time_limit
         graders.append(grader_of(composed, name="rewards", summary="the given rewards"))
     if judge is not None:
         graders.append(score_grader())
@@ -75,16 +76,7 @@ def one_turn(
     )
 
 
-def weighted(rewards: Any) -> list[tuple[RewardFunction, float]]:
-    """Returns functions with their weights; names are looked up, and a weight that is left out is 1."""
-    pairs: list[tuple[RewardFunction, float]] = []
-    for reward, weight in reward_pairs(rewards):
-        function = find_reward(reward) if isinstance(reward, str) else reward
-        pairs.append((function, 1.0 if weight is None else weight))
-    return pairs
-
-
-def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SECONDS.remote) -> Judge:
+def judge_of(function: Callable[[Json, str], float], seconds: float) -> Judge:
     """Makes a judge of a function of row and completion. An exception is an error of that answer."""
 
     def judge(item: Item, text: str) -> Judgement:
@@ -106,19 +98,17 @@ def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SEC
 def score_grader(summary: str = "the judge's score", *, limits: tuple[float, float] | None = (0.0, 1.0)) -> Grader:
     """Makes the grader that gives the score of the environment's judge, which lies within ``limits``."""
 
-    def compute(episodes: Sequence[Episode]) -> list[Reward]:
+    def compute(episodes: Sequence[Episode]) -> list[Any]:
         return [_score(episode) for episode in episodes]
 
-    return Grader(name="score", summary=summary, weights={"score": 1.0}, compute=compute, range=limits)
+    return Grader(name="score", summary=summary, compute=compute, range=limits)
 
 
-def _score(episode: Episode) -> Reward:
+def _score(episode: Episode) -> Reward | float:
     value = episode.outcome.get("correct")
     if value is None:
         return Reward(grader="score", value=None, error=episode.outcome.get("error") or "the answer was not judged")
-    # The one turn of the episode earned it all.
-    terms = ((RewardTerm(component="score", value=value),),)
-    return Reward(grader="score", value=value, components={"score": value}, terms=terms)
+    return value
 
 
 def unjudged(item: Item, text: str) -> Judgement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from itertools import chain
 from typing import Protocol
 
@@ -69,7 +70,6 @@ class TableTasks:
         self.system_prompt = system_prompt
         self.splits = {split: tuple(items) for split, items in splits.items()}
         self.chats = any(item.chat for items in splits.values() for item in items)
-        self._orders: dict[int, list[int]] = {}
 
     @property
     def items(self) -> list[Item]:
@@ -89,14 +89,14 @@ class TableTasks:
         # Small seeds are training tasks too, for those who count from 0.
         index = seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed
         epoch, place = divmod(index, len(rows))
-        return rows[self._order(epoch)[place]]
+        return rows[_order(epoch, len(rows))[place]]
 
-    def _order(self, epoch: int) -> list[int]:
-        if epoch not in self._orders:
-            order = list(range(len(self.splits["train"])))
-            child_rng(0, "epoch", epoch).shuffle(order)
-            self._orders = {epoch: order}  # one at a time: epochs are walked in order
-        return self._orders[epoch]
+
+@lru_cache(maxsize=4)  # epochs are walked in order
+def _order(epoch: int, rows: int) -> list[int]:
+    order = list(range(rows))
+    child_rng(0, "epoch", epoch).shuffle(order)
+    return order
 
 
 def question_key(question: str) -> str:

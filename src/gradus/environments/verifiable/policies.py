@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from gradus.core import ConfigError, Observation, Policy
+from gradus.core import Observation, Policy
 from gradus.core.values import Json
 from gradus.environments.verifiable.arithmetic import guesses, one_short, solve, work
-from gradus.policies.scripted import Answer, FunctionPolicy, Script, policy_factory
+from gradus.policies.scripted import Answer, FunctionPolicy, Script, policy_factory, read_share
 
 Writer = Callable[[str, str], str]
 
@@ -97,14 +97,7 @@ def by_share(name: str, answer: Callable[[float], Answer]) -> Callable[[str | No
     """Makes an entry for ``EnvironmentSpec.policies`` that takes a share after the colon, a half if there is none."""
 
     def make(argument: str | None) -> Policy:
-        try:
-            share = float(argument or 0.5)
-        except ValueError:
-            # Refused below, with what is out of range.
-            share = -1.0
-        if not 0 <= share <= 1:
-            raise ConfigError(f"{name} takes a share between 0 and 1 after the colon, got {argument!r}")
-        return FunctionPolicy(f"{name}:{argument or 0.5}", answer(share))
+        return FunctionPolicy(f"{name}:{argument or 0.5}", answer(read_share(name, argument, 0.5)))
 
     return make
 

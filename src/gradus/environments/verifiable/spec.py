@@ -126,9 +126,9 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     return replace(spec, content=content_of(source), conditions=conditions)
 
 
-def make_graders() -> dict[str, Grader]:
+def make_graders() -> list[Grader]:
     """Makes the graders of marked answers. The range of the incremental format is [-0.5, 1]: text after the end costs at most 0.5."""
-    graders = [
+    return [
         grader_of(
             Rewards([(correctness, 1.0)]),
             name="correctness",
@@ -148,7 +148,6 @@ def make_graders() -> dict[str, Grader]:
             range=(-0.5, 2.0),
         ),
     ]
-    return {grader.name: grader for grader in graders}
 
 
 def one_turn_spec(
@@ -163,7 +162,7 @@ def one_turn_spec(
     true_reward: TrueReward | None = None,
 ) -> EnvironmentSpec:
     """Makes an environment of a source of tasks. The first grader is the default; without any, those of marked answers."""
-    by_name = {grader.name: grader for grader in graders} or make_graders()
+    by_name = {grader.name: grader for grader in graders or make_graders()}
 
     def train_task(index: int) -> Task:
         return Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"})

@@ -260,12 +260,7 @@ class AgentEnvironment:
         self._result: Any = None
         self._limit: str | None = None
 
-    @property
-    def state(self) -> Json:
-        """Number of calls that were answered."""
-        return {"episode_id": "", "step_count": self._turns}
-
-    async def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    async def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Start the agent on a task and wait for its first call."""
         self.close()
         self._begin()

@@ -30,13 +30,13 @@ from gradus.core.naming import file_sources, import_file, import_object
 from gradus.core.values import Json, JsonDict
 from gradus.environments.options import format_of, known_options
 from gradus.environments.verifiable.from_files import read_rows
-from gradus.environments.verifiable.from_rows import graded, one_turn, weighted
+from gradus.environments.verifiable.from_rows import graded, one_turn
 from gradus.environments.verifiable.items import TableTasks
 from gradus.environments.verifiable.rows import list_rows, question_column
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.environment import Agent, AgentCommand, AgentEnvironment, Rows
-from gradus.rewards import Rewards, grader_of
+from gradus.rewards import choose_rewards, grader_of, load_rewards
 from gradus.rollouts import roll_out
 
 _TAUGHT = 8  # episodes of a teacher whose words a nano model knows
@@ -241,9 +241,10 @@ def _grader(rewards: Sequence[Any]) -> Grader:
     # Functions give one number for the episode; a grader may pay each call by itself.
     if len(rewards) == 1 and isinstance(rewards[0], Grader):
         return rewards[0]
-    pairs = weighted(rewards)
-    if pairs:
-        return grader_of(Rewards(pairs), name="rewards", summary="the given rewards", per_turn=False)
+    choice = choose_rewards(rewards)
+    if choice.entries:
+        composed = load_rewards(choice.entries, functions=choice.functions)
+        return grader_of(composed, name="rewards", summary="the given rewards", per_turn=False)
 
     def refuse(episodes: Sequence[Episode]) -> list[Any]:
         raise ConfigError(

@@ -177,17 +177,10 @@ class OpenEnvClient:
         self._stack = ExitStack()  # holds the connection, whose context manager it is
         self.system_prompt = ""
 
-    @property
-    def state(self) -> Json:
-        """The server's public state."""
-        return self._ask({"type": "state"}, "state")
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begin an episode on the server."""
         if seed is not None:
             options["seed"] = seed
-        if episode_id is not None:
-            options["episode_id"] = episode_id
         observation, fields = self._observe({"type": "reset", "data": options})
         prompt = fields.get("system_prompt")
         self.system_prompt = prompt if isinstance(prompt, str) else _described(self._server)

@@ -157,6 +157,7 @@ class EnvironmentSession:
         self._places = places
         self._environment: Environment | None = None
         self._task = Task(environment="", seed=0)
+        self._episode_id: str | None = None
         self._first = Observation(text="")
         self._steps: list[tuple[str, Observation]] = []  # answers, and what was seen after each
         self._open = False  # an episode has begun and not ended
@@ -207,9 +208,10 @@ class EnvironmentSession:
         self._task = replace(task, options={**task.options, **options})
         environment = self._renew()
         try:
-            result = environment.reset(seed=task.seed, episode_id=episode_id, **self._task.options)
+            result = environment.reset(seed=task.seed, **self._task.options)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
+        self._episode_id = episode_id
         self._first = received(result, "reset")
         prompt = checked_prompt(environment.system_prompt)
         tools = plain(list(getattr(environment, "tools", ())))
@@ -291,10 +293,8 @@ class EnvironmentSession:
 
     @property
     def state(self) -> Json:
-        """Public state, empty before the first reset."""
-        if self._environment is None:
-            return {"episode_id": None, "step_count": 0}
-        return plain(self._environment.state)
+        """What a client may know of the episode: its name for it, and the number of its steps."""
+        return {"episode_id": self._episode_id, "step_count": len(self._steps)}
 
     def close(self) -> None:
         """Free the environment and its place."""

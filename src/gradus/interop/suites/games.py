@@ -138,7 +138,6 @@ class ClassEnvironment:
         self.inner = inner
         self._actions = {action.strip(): action for action in actions}
         self._name = type(inner).__name__
-        self._episode_id = ""
         self._steps = 0
         self._rng = child_rng(0, "invalid action")
 
@@ -148,11 +147,6 @@ class ClassEnvironment:
         rules = str(getattr(self.inner, "system_prompt", None) or "")
         return rules or (f"Answer with one of: {self._listed()}." if self._actions else "")
 
-    @property
-    def state(self) -> Json:
-        """Episode id and number of steps."""
-        return {"episode_id": self._episode_id, "step_count": self._steps}
-
     def expert(self) -> str:
         """Returns the class's own answer of this moment. Raises EnvironmentFault if that is not one of its actions."""
         answer = settled(self.inner.expert())
@@ -161,10 +155,9 @@ class ClassEnvironment:
             raise EnvironmentFault(f"{self._name}.expert gave {answer!r:.60}; expected {expected}")
         return str(answer)
 
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **options: Any) -> Observation:
         """Begin; options go to the class's own reset."""
         self._steps = 0
-        self._episode_id = episode_id or f"{self._name}-{seed}"
         self._rng = child_rng(seed or 0, "invalid action")
         return _after(self._reset_inner(seed, options), self._first)
 

@@ -220,10 +220,8 @@ def _replayed(spec: EnvironmentSpec, episode: Episode) -> list[Any]:
     environment = blocking(spec.make())
     task = episode.task
     try:
-        # The name that a rollout gives, so that the environment is given the same.
-        name = f"{task.condition}-{task.seed}-{episode.member}"
         rewards = _step_rewards(environment)
-        shown: Observation = environment.reset(seed=task.seed, episode_id=name, **task.options)
+        shown: Observation = environment.reset(seed=task.seed, **task.options)
         seen: list[Any] = [environment.system_prompt or ""]
         for turn in episode.turns:
             seen.append((shown.text, shown.messages, plain(shown.data), shown.restart))

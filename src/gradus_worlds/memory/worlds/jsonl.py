@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gradus.core import Condition, ConfigError, read_text
 from gradus_worlds.memory.text import normalize, substring_match
 from gradus_worlds.memory.worlds.records import TEST_BASE, UNKNOWN, Chunk, Evidence, Fact, Question, Source, World
-from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 CHUNK_WORDS = 120
@@ -159,7 +158,6 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         train=train,
         conditions={"test": Condition(name="test", seeds=seeds, summary="worlds that are never trained on")},
         max_chunks=max(len(world.chunks) for world in worlds),
-        vocabulary=synthetic_source().vocabulary,  # other words are spelled
         recipe="memory-own.toml",
         content=lambda task: _dialogue(world_of(task.seed)),  # a dialogue may stand in the file twice
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from gradus.core import Condition, Task, Vocabulary, frozen_record
+from gradus.core import Condition, Task, frozen_record
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
@@ -125,7 +125,6 @@ class Source:
     train: Callable[[int], tuple[int, Mapping[str, Any]]]
     conditions: Mapping[str, Condition]
     max_chunks: int
-    vocabulary: Callable[[], Vocabulary]
     # Policies of its own by name; ``teacher`` among them warm-starts a model.
     responses: Mapping[str, Respond] = field(default_factory=dict[str, Respond])
     # The file in ``gradus.recipes`` that a run of it begins with.

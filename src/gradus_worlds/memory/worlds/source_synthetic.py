@@ -67,7 +67,6 @@ def synthetic_source(argument: str = "") -> Source:
         train=train,
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * LONGEST,
-        vocabulary=_vocabulary,
         responses={"append-only": append_only, "teacher": teach},
     )
 
@@ -82,7 +81,8 @@ def _knobs(argument: str) -> dict[str, str]:
     return knobs
 
 
-def _vocabulary() -> Vocabulary:
+def dialogue_vocabulary() -> Vocabulary:
+    """The words of the synthetic world; other words are spelled."""
     texts = [*CHAT]
     for attribute in ATTRIBUTES.values():
         texts.append(attribute.noun)
