@@ -35,7 +35,7 @@ _NEUTRAL: JsonDict = {
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
-MOST_CHOICES = 64
+_MOST_CHOICES = 64
 _LONGEST = 1000  # characters of an error
 Stop = Annotated[str, Field(max_length=256)]
 
@@ -82,13 +82,16 @@ class RequestBody(BaseModel):
         return [text for text in texts if text]
 
 
-class _NamedFunction(BaseModel):
-    name: str
+class _Function(BaseModel):
+    name: str = Field(min_length=1)
+    arguments: JsonText[JsonDict] | JsonDict = {}
 
 
-class _ChosenTool(BaseModel):
+class _FunctionTool(BaseModel):
+    """A tool that is offered, or that must be called."""
+
     type: Literal["function"]
-    function: _NamedFunction
+    function: _Function
 
 
 class _FormSchema(BaseModel):
@@ -114,11 +117,11 @@ class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``."""
 
     messages: list[JsonDict] = Field(min_length=1, max_length=_MOST_MESSAGES)
-    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, strict=True)
+    n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
     stream: bool | None = None
     stream_options: JsonDict | None = None
     tools: list[JsonDict] | None = Field(default=None, max_length=_MOST_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | _ChosenTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=0)
@@ -128,7 +131,7 @@ class ChatRequest(RequestBody):
     @property
     def forced(self) -> str:
         """The tool that must be called, ``required`` for any, or an empty text."""
-        if isinstance(self.tool_choice, _ChosenTool):
+        if isinstance(self.tool_choice, _FunctionTool):
             return self.tool_choice.function.name
         return "required" if self.tool_choice == "required" else ""
 
@@ -166,15 +169,10 @@ class ChatRequest(RequestBody):
 class CompletionRequest(RequestBody):
     """``POST /v1/completions``."""
 
-    # A text or a list of token ids; a list of prompts has an answer for each.
-    prompt: str | list[int] | list[str] | list[list[int]]
-    budget: int | None = Field(
-        default=None, ge=0, le=_MOST_TOKENS, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
-    )
+    # A text, or token ids.
+    prompt: str | list[int]
     n: int | None = Field(default=None, ge=1, le=1, strict=True)
-    # The prompt is part of the answer, its log-probs too; max_tokens may then be 0.
-    echo: bool | None = None
-    # Log-probs of the tokens are given and, from 1 on, the likeliest token at each place.
+    # Log-probs of the sampled tokens are given.
     logprobs: int | None = Field(default=None, ge=0, le=1)
     return_token_ids: bool | None = None  # vLLM's
 
@@ -232,16 +230,6 @@ def _adapter(kind: type[R]) -> TypeAdapter[R]:
     return TypeAdapter(kind)
 
 
-class _Function(BaseModel):
-    name: str = Field(min_length=1)
-    arguments: JsonText[JsonDict] | JsonDict = {}
-
-
-class _OfferedTool(BaseModel):
-    type: Literal["function"]
-    function: _Function
-
-
 class _CallOfTool(BaseModel):
     id: str = ""
     function: _Function
@@ -276,7 +264,7 @@ class _ChatMessage(BaseModel):
 
 def check_tools(tools: Sequence[Json]) -> None:
     """Raises ApiError for what cannot be a tool."""
-    validated(list[_OfferedTool], tools, "tools")
+    validated(list[_FunctionTool], tools, "tools")
 
 
 def read_messages(messages: Sequence[Json]) -> tuple[list[Message], str]:
