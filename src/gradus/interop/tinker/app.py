@@ -76,12 +76,7 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
 
     async def retrieve(owner: str, http: Request) -> Response:
         request = parse("FutureRetrieveRequest", await http.body())
-        try:
-            result = await service.jobs.result(request.request_id, owner, _LONGEST_WAIT)
-        except ApiError:
-            raise
-        except Exception as error:
-            return JSONResponse(failure(error))
+        result = await service.result(owner, request.request_id, _LONGEST_WAIT)
         if result is None:
             pending = {"type": "try_again", "request_id": request.request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
@@ -104,17 +99,12 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
 
 
 def _gets(service: TrainingService) -> dict[str, _Act]:
-    async def checkpoints(owner: str, http: Request) -> Response:
-        return JSONResponse(service.checkpoints(owner, http.path_params.get("model")))
-
     async def sampler(owner: str, http: Request) -> Response:
         return JSONResponse(service.sampler(owner, http.path_params["sampler"]))
 
     return {
         "healthz": _constant({"status": "ok"}),
         "get_server_capabilities": _constant(service.capabilities()),
-        "checkpoints": checkpoints,
-        "training_runs/{model}/checkpoints": checkpoints,
         "samplers/{sampler}": sampler,
     }
 

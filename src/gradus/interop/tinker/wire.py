@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,14 @@ class ForwardResult:
     metrics: Mapping[str, float]
 
 
-@frozen_record
+@dataclass
 class SampledTokens:
-    """One sampled sequence."""
+    """One sampled sequence, which grows until it ends."""
 
-    ids: list[int]
-    logprobs: list[float]
-    # stop or length
-    stop: str
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    # stop or length; empty before the end
+    stop: str = ""
 
 
 @frozen_record
