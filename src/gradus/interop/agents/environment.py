@@ -281,13 +281,11 @@ class AgentEnvironment:
             )
         return observation
 
-    async def step(self, action: Action | Message | str) -> Observation:
+    async def step(self, action: Action | str) -> Observation:
         """Answer the call that waits, and wait for the next one or for the end."""
         if self._call is None or self._inbox is None:
             raise AgentFault("expected reset before this step: no call waits for an answer")
-        # Policies give whole actions; people who step by hand give texts or messages.
-        if isinstance(action, Message):
-            action = Action(text=action.content, message=action)
+        # Policies give whole actions; who steps by hand gives a text.
         action = Action(text=action) if isinstance(action, str) else action
         # From here on nothing waits: a second step without a new call is a fault.
         call = self._call

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from random import SystemRandom
-from threading import Lock
+from threading import Semaphore
 from typing import Any, cast
 
 import anyio.to_thread
@@ -70,9 +70,9 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     }
     routes = [_page(path, value) for path, value in pages.items()]
     routes.append(_page("/mcp", _NO_MCP, method="POST"))
-    app = Starlette(routes=[WebSocketRoute("/ws", serve), *routes], middleware=[Middleware(servers.Guard, hosts=hosts)])
-    app.state.places = places
-    return app
+    return Starlette(
+        routes=[WebSocketRoute("/ws", serve), *routes], middleware=[Middleware(servers.Guard, hosts=hosts)]
+    )
 
 
 def _action(spec: EnvironmentSpec) -> Json:
@@ -121,24 +121,17 @@ class SessionSlots:
     """Room for ``capacity`` episodes at once. A session takes a place at its first reset and leaves it when it closes."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.taken = 0
-        self._lock = Lock()  # connections may be handled in threads
+        self._capacity = capacity
+        self._free = Semaphore(capacity)  # connections may be handled in threads
+        self.leave = self._free.release
 
     def take(self) -> None:
         """Take a place. Raises WireError if all are taken; the client may ask again on the same connection."""
-        with self._lock:
-            if self.taken >= self.capacity:
-                raise WireError(
-                    "CAPACITY_REACHED",
-                    f"all {self.capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
-                )
-            self.taken += 1
-
-    def leave(self) -> None:
-        """Give a place back."""
-        with self._lock:
-            self.taken -= 1
+        if not self._free.acquire(blocking=False):
+            raise WireError(
+                "CAPACITY_REACHED",
+                f"all {self._capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
+            )
 
 
 class EnvironmentSession:
