@@ -29,7 +29,7 @@ from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import listen, server_config, url
 from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
-from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
+from gradus.interop.serving.requests import ApiError, ChatRequest
 
 _MOST_CONNECTIONS = 512
 _TOGETHER = 0.001  # seconds for calls that an agent makes at the same time to come in
@@ -231,20 +231,8 @@ class Endpoint:
         self.admit(key)  # the episode may have ended while the request was read
         self._inboxes[key].overruled |= request.ignored
         # What cannot be read is refused here, before it is a turn of the episode.
-        tools = request.offered
-        check_tools(tools)
-        messages, prefill = read_messages(request.conversation)
-        terms = Asked(
-            tools=tuple(tools),
-            choice=request.forced,
-            stop=tuple(request.stops),
-            max_tokens=request.budget,
-            seed=request.seed,
-            prefill=prefill,
-            schema=request.answer_schema,
-            spelled=bool(request.logprobs),
-        )
-        calls = [PendingCall(messages=tuple(messages), asked=terms) for _ in range(request.n or 1)]
+        messages, asked = request.read()
+        calls = [PendingCall(messages=messages, asked=asked) for _ in range(request.n or 1)]
         for call in calls:
             self._inboxes[key].put_call(call)
         return calls

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
-from gradus.core import Action, Asked, EnvironmentSpec, Episode, EpisodeStart, Grader, Observation, Request, Turn
+from gradus.core import Asked, EnvironmentSpec, Episode, Grader, Observation, Turn
 from gradus.core.calls import write_calls
 from gradus.core.findings import Finding
 from gradus.core.records import ToolCall
 from gradus.core.values import Json, JsonDict
+from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.rollouts import roll_out
 from gradus.rollouts.grading import continued_calls
 
@@ -22,25 +23,8 @@ _SLOW = 2.0  # seconds of a call beyond which waiting for all episodes is costly
 _DEEP = 8  # levels of a schema
 
 
-@dataclass
-class ScriptedModel:
+def _answer(observation: Observation, _: Script) -> str:
     """Calls the first tool that an agent offers once in each conversation, and speaks then; JSON if a form is asked for."""
-
-    name: str = "scripted"
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> ScriptedModel:
-        """Answer these episodes."""
-        return self
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        """Answer each request."""
-        return [Action(text=_answer(request.observation)) for request in requests]
-
-    def close(self) -> None:
-        """Keep nothing."""
-
-
-def _answer(observation: Observation) -> str:
     asked = observation.asked or Asked()
     has_result = any(message.role == "tool" for message in observation.messages)
     if asked.tools and (asked.choice or not has_result):
@@ -85,21 +69,17 @@ def _sample(schema: Json, root: Json, depth: int) -> Any:
     return plain.get(str(kind), {})
 
 
-def _nothing(episode: Episode) -> float:
-    """The true reward of an episode that is not judged."""
-    return 0.0
-
-
 def check_agent(spec: EnvironmentSpec) -> tuple[Finding, ...]:
     """Run one episode on a scripted model. Return findings on refusals, parameters that the run decides, calls that begin anew,
     answers that nobody waited for, parallel calls, and time."""
     grader = Grader(name="none", compute=lambda episodes: [0.0] * len(episodes))
     seconds = min(_SECONDS, spec.stepping.episode_seconds or _SECONDS)
     # Rewards are left out: what earns nothing yet is no fault of the agent.
-    hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=_nothing)
+    hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=lambda episode: 0.0)
     import_module("openai")  # once a process, and no time of the agent's
     started = time.monotonic()
-    (episode,) = roll_out(hasty, ScriptedModel(), [spec.train_task(0)], grader=grader).episodes
+    model = FunctionPolicy("scripted", _answer)
+    (episode,) = roll_out(hasty, model, [spec.train_task(0)], grader=grader).episodes
     return tuple(_findings(episode, time.monotonic() - started))
 
 

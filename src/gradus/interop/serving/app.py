@@ -40,7 +40,7 @@ from gradus.interop.serving.requests import (
     parse_body,
     validated,
 )
-from gradus.interop.serving.text import LocalChoice, call_opening, check_length, conversation_ids
+from gradus.interop.serving.text import LocalChoice, begin_chat, check_length
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
@@ -139,16 +139,12 @@ class _LocalBackend:
 
     async def ask(self, key: str, request: ChatRequest) -> Sequence[LocalChoice]:
         self._check_model(request.model)
-        tools = request.offered
-        is_begun = request.messages[-1].get("role") == "assistant"
-        schema = None if is_begun else request.answer_schema
-        grammar = await self._grammar(Asked(tools=tuple(tools), schema=schema))
-        opening = call_opening(self._loaded, tools, request.forced)
-        prompt = conversation_ids(self._loaded, request.conversation, tools, opening=opening)
-        spelled = bool(request.logprobs)
+        messages, asked = request.read()
+        grammar = await self._grammar(asked)
+        chat = begin_chat(self._loaded, messages, asked)
         choices = [
-            LocalChoice(self._loaded, generation, stops=request.stops, tools=tools, opening=opening, spelled=spelled)
-            for generation in self._generations(request, prompt, request.n or 1, "messages")
+            LocalChoice(self._loaded, generation, stops=asked.stop, chat=chat, whole=bool(asked.tools))
+            for generation in self._generations(request, chat[1].prompt, request.n or 1, "messages")
         ]
         for choice in choices:
             choice.generation.grammar = grammar
@@ -170,7 +166,8 @@ class _LocalBackend:
         request = parse_body(CompletionRequest, await read_json(http))
         self._check_model(request.model)
         (generation,) = self._generations(request, self._prompt(request.prompt), 1, "prompt")
-        choice = LocalChoice(self._loaded, generation, stops=request.stops, chat=False)
+        generation.stops = frozenset(request.stop_token_ids)
+        choice = LocalChoice(self._loaded, generation, stops=request.stops)
         self._batch.submit(generation)
         answers = await while_client_waits(http, whole_answers([choice]))
         reply = choice.text
@@ -235,7 +232,6 @@ class _LocalBackend:
                 sampling=_sampling(request, self._sampling),
                 budget=budget,
                 seed=child_seed(seed, index),
-                stops=frozenset(request.stop_token_ids or ()),
             )
             for index in range(count)
         ]

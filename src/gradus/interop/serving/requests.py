@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic import Json as JsonText
 
-from gradus.core import Message, ToolCall
+from gradus.core import Asked, Message, ToolCall
 from gradus.core.printing import beginning, quiet
 from gradus.core.values import Json, JsonDict
 
@@ -73,7 +73,6 @@ class RequestBody(BaseModel):
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
     stop: Stop | list[Stop] | None = Field(default=None, max_length=256)
-    stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
 
     @property
     def stops(self) -> list[str]:
@@ -165,10 +164,28 @@ class ChatRequest(RequestBody):
         parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
         return [{**first, "content": [*parts, {"type": "text", "text": f"\n\n{instruction}"}]}, *later]
 
+    def read(self) -> tuple[tuple[Message, ...], Asked]:
+        """Returns the messages, and what is asked of the answer to them. Raises ApiError for what cannot be a message or a tool."""
+        tools = self.offered
+        validated(list[_FunctionTool], tools, "tools")
+        messages, prefill = read_messages(self.conversation)
+        asked = Asked(
+            tools=tuple(tools),
+            choice=self.forced,
+            stop=tuple(self.stops),
+            max_tokens=self.budget,
+            seed=self.seed,
+            prefill=prefill,
+            schema=self.answer_schema,
+            spelled=bool(self.logprobs),
+        )
+        return tuple(messages), asked
+
 
 class CompletionRequest(RequestBody):
     """``POST /v1/completions``."""
 
+    stop_token_ids: list[int] = Field(default=[], max_length=256)  # vLLM's
     # A text, or token ids.
     prompt: str | list[int]
     n: int | None = Field(default=None, ge=1, le=1, strict=True)
@@ -214,14 +231,15 @@ def shared_fields(request: BaseModel, without_effect: Collection[str]) -> JsonDi
 
 
 def validated(kind: type[R], value: Any, param: str | None = None) -> R:
-    """Returns a value as pydantic reads it. Raises ApiError. ``param``: what is read; None for the field that is wrong."""
+    """Returns a value, or JSON in bytes, as pydantic reads it. Raises ApiError. ``param``: what is read; None for the field that is wrong."""
+    adapter = _adapter(kind)
     try:
-        return _adapter(kind).validate_python(value)
+        return adapter.validate_json(value) if isinstance(value, bytes) else adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
         reason = first["msg"]
         place = ".".join(map(str, first["loc"]))
-        message = f"{place}: {reason}" if param is None else f"{param}: {reason}, at {place}"
+        message = f"{place or 'the body'}: {reason}" if param is None else f"{param}: {reason}, at {place}"
         raise ApiError(message, param=param or place.partition(".")[0], code="invalid_value") from error
 
 
@@ -260,11 +278,6 @@ class _ChatMessage(BaseModel):
             ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
             for call in self.tool_calls or ()
         )
-
-
-def check_tools(tools: Sequence[Json]) -> None:
-    """Raises ApiError for what cannot be a tool."""
-    validated(list[_FunctionTool], tools, "tools")
 
 
 def read_messages(messages: Sequence[Json]) -> tuple[list[Message], str]:

@@ -85,11 +85,8 @@ def game_spec(
 def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, needed: bool = False) -> Grader:
     """The sum of the environment's own rewards. A game that was cut before its first reward has earned 0; ``needed``: its reward is missing."""
 
-    def grade(episode: Episode) -> Reward:
-        return _missing(episode) if needed and episode.env_return is None else _reward(episode)
-
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return list(map(grade, episodes))
+        return [_reward(episode, needed) for episode in episodes]
 
     return Grader(
         name="return",
@@ -101,16 +98,14 @@ def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, 
     )
 
 
-def _reward(episode: Episode) -> Reward:
+def _reward(episode: Episode, needed: bool) -> Reward:
+    if needed and episode.env_return is None:
+        way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
+        return Reward(grader="return", value=None, error=f"the environment gave no reward in this episode{way_out}")
     values = [turn.env_reward or 0.0 for turn in episode.turns]
     total = fsum(values)
     terms = [(RewardTerm(component="return", value=value),) if value else () for value in values]
     return Reward(grader="return", value=total, components={"return": total}, terms=tuple(terms))
-
-
-def _missing(episode: Episode) -> Reward:
-    way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
-    return Reward(grader="return", value=None, error=f"the environment gave no reward in this episode{way_out}")
 
 
 def _vocabulary(spec: EnvironmentSpec) -> Vocabulary:

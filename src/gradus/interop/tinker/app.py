@@ -66,7 +66,6 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
         "create_sampling_session": ("CreateSamplingSessionRequest", service.create_sampling_session),
         "create_model": ("CreateModelRequest", service.create_model),
         "get_info": ("GetInfoRequest", service.get_info),
-        "unload_model": ("UnloadModelRequest", service.unload_model),
         "optim_step": ("OptimStepRequest", service.optim_step),
         "save_weights": ("SaveWeightsRequest", service.save_weights),
         "save_weights_for_sampler": ("SaveWeightsForSamplerRequest", service.save_weights_for_sampler),

@@ -69,7 +69,7 @@ class JobQueue:
     def close_line(self, line: str) -> None:
         """Ends a model's jobs that wait for their turn."""
         for job in self._lines.pop(line, _Line()).early.values():
-            job.result.set_exception(ApiError(f"{line} was unloaded", status=404))
+            job.result.set_exception(ApiError(f"the session of {line} has ended", status=404))
 
     async def result(self, request_id: str, seconds: float) -> Any:
         """Waits for the result of a request, or what the protocol says of its failure; None if neither is there after ``seconds``.

@@ -143,13 +143,6 @@ class TrainingService:
             "lora_rank": model.shape.rank,
         }
 
-    def unload_model(self, owner: str, request: Any) -> Json:
-        """Forgets a model; its checkpoints stay."""
-        model = self._model(owner, request.model_id)
-        del self._session(owner, model.id).models[model.id]
-        self.jobs.close_line(model.id)
-        return self._submit(f"{model.id}:unload", lambda: {"type": "unload_model", "model_id": model.id})
-
     def forward(self, owner: str, request: ForwardRequest) -> Json:
         """Scores a batch and, unless it is forward only, adds its gradient."""
 

@@ -143,10 +143,11 @@ class Conversation:
         renderer = self._renderer
         request = turn.request
         text = renderer.decode(ids)
-        count = tokens_to_stop(request.stop, renderer.decode, ids)
+        begin = len(renderer.opened)  # what the prompt says does not stop the answer
+        count = tokens_to_stop(request.stop, lambda part: renderer.decode(part)[begin:], ids)
         at_stop = count is not None
         if at_stop:
-            text = text[: min(text.find(stop) for stop in request.stop if stop in text)]
+            text = text[: min(text.find(stop, begin) for stop in request.stop if stop in text[begin:])]
         # What was sampled behind the stop string is no part of the answer, nor of what is trained.
         ids = tuple(ids[:count])
         cut = ids[-1] not in renderer.stop_ids
@@ -170,7 +171,7 @@ class Conversation:
             usage=Usage(prompt_tokens=len(turn.prompt), completion_tokens=len(ids)),
             stop=StopReason.TOKEN_LIMIT if cut and not at_stop else None,
             at_stop=at_stop,
-            spelled=tuple(renderer.decode([token]) for token in ids) if request.spelled else (),
+            spelled=tuple(renderer.ids.decode([token]) for token in ids) if request.spelled else (),
         )
 
 
