@@ -106,13 +106,13 @@ def replied(loaded: LoadedModel, text: str, *, streamed: bool = False, **options
     asked, said = ChatRequest(model="tiny", messages=history(), tools=TOOLS, **options), Said(loaded, text)
 
     async def collect() -> list[str]:
-        return [each async for each in chat_events({}, asked, [said])]
+        return [each async for each in chat_events(0, asked, [said])]
 
     if streamed:
         *chunks, done = asyncio.run(collect())
         assert done == "data: [DONE]\n\n"
         return joined([json.loads(each.removeprefix("data: "))["choices"][0] for each in chunks])
-    (choice,) = chat_reply({}, [said.whole])["choices"]
+    (choice,) = chat_reply(0, asked, [said.whole])["choices"]
     return choice["message"], choice["finish_reason"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -96,7 +97,11 @@ def _content(message: Message) -> JsonDict:
     return {"content": message.content or None, "tool_calls": calls}
 
 
-def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> JsonDict:
+def _head(number: int, request: ChatRequest) -> JsonDict:
+    return {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": request.model}
+
+
+def chat_reply(number: int, request: ChatRequest, answers: Sequence[ChatAnswer]) -> JsonDict:
     """A whole ``chat.completion``."""
     choices = [
         {
@@ -107,12 +112,13 @@ def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> JsonDict:
         }
         for index, answer in enumerate(answers)
     ]
+    head = _head(number, request)
     return {**head, "object": "chat.completion", "choices": choices, "usage": usage_of(answers)}
 
 
-async def chat_events(head: Json, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
+async def chat_events(number: int, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
     """A ``chat.completion`` in server-sent events: texts as they come, the rest with the reason of the end, the usage if asked for."""
-    head = {**head, "object": "chat.completion.chunk"}
+    head = {**_head(number, request), "object": "chat.completion.chunk"}
     answers: list[ChatAnswer] = []
     try:
         for index, choice in enumerate(choices):

@@ -151,24 +151,17 @@ class ChatRequest(RequestBody):
         form = self.response_format
         return None if form is None or form.type == "text" else form.json_schema.schema_
 
-    @property
-    def conversation(self) -> list[JsonDict]:
-        """The messages. The system message says which form the answer should have."""
-        if self.response_format is None or self.response_format.type == "text":
-            return self.messages
-        first, *later = self.messages
-        instruction = self.response_format.instruction
-        if first.get("role") not in ("system", "developer"):
-            return [{"role": "system", "content": instruction}, *self.messages]
-        content: Any = first.get("content") or ()
-        parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        return [{**first, "content": [*parts, {"type": "text", "text": f"\n\n{instruction}"}]}, *later]
-
     def read(self) -> tuple[tuple[Message, ...], Asked]:
         """Returns the messages, and what is asked of the answer to them. Raises ApiError for what cannot be a message or a tool."""
         tools = self.offered
         validated(list[_FunctionTool], tools, "tools")
-        messages, prefill = read_messages(self.conversation)
+        messages, prefill = read_messages(self.messages)
+        if self.response_format is not None and self.response_format.type != "text":
+            # The system message says which form the answer should have.
+            instruction = self.response_format.instruction
+            if messages[0].role == "system":
+                instruction = f"{messages.pop(0).content}\n\n{instruction}"
+            messages.insert(0, Message(role="system", content=instruction))
         asked = Asked(
             tools=tuple(tools),
             choice=self.forced,
@@ -226,8 +219,14 @@ def parse_body(kind: type[T], body: Json) -> T:
 
 
 def shared_fields(request: BaseModel, without_effect: Collection[str]) -> JsonDict:
-    """Returns what another dialect has by the name that a chat has it by; it is checked there."""
-    return {name: value for name, value in (request.model_extra or {}).items() if name not in without_effect}
+    """Returns what another dialect has by the name that a chat has it by; it is checked there.
+
+    Raises ApiError if several answers are asked for, which chats alone can have.
+    """
+    fields = request.model_extra or {}
+    if fields.get("n") not in (None, 1):
+        raise ApiError("this route gives one answer; leave n out", param="n", code="invalid_value")
+    return {name: value for name, value in fields.items() if name not in without_effect}
 
 
 def validated(kind: type[R], value: Any, param: str | None = None) -> R:

@@ -89,12 +89,13 @@ class Conversation:
             context = self._opening(renderer, observation)
         else:
             context = self._continuation(renderer, observation)
+        ids = self._renderer.ids
+        beginning = ids.mark(request.prefill)
         if isinstance(renderer, ToolRenderer) and request.choice:
-            request = replace(request, prefill=renderer.call_opening(request.choice))
-            context = (*context, *renderer.chat.ids.encode_marked(request.prefill))
-        elif request.prefill:
-            ids = self._renderer.ids
-            context = (*context, *ids.encode_marked(ids.mark(request.prefill)))
+            beginning = renderer.call_opening(request.choice)
+            request = replace(request, prefill=beginning)
+        if beginning:
+            context = (*context, *ids.encode_marked(beginning))
         prompt = context if restart else (*self._ids, *context)
         key = self._start.key
         if request.seed is not None:
