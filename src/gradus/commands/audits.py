@@ -287,7 +287,7 @@ def _serve_game(spec: EnvironmentSpec, grader: core.Grader, settings: AuditSetti
     page.audit(lambda found: audit_any(spec, grader, replace(settings, found=found)))
     with listen("127.0.0.1", port) as listener:
         note(f"exploit {grader.name} yourself at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(play_app(page), ws="none"), listener)
+        serve_until_stopped(server_config(play_app(page)), listener)
     sys.exit(EXIT_CODES["pass"])
 
 

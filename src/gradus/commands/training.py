@@ -260,7 +260,7 @@ def report(
     folder = load_run(run).folder
     with listen("127.0.0.1", port) as listener:
         note(f"{folder} at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(live_app(folder), ws="none"), listener)
+        serve_until_stopped(server_config(live_app(folder)), listener)
     return folder
 
 

@@ -198,7 +198,7 @@ class Endpoint:
         self.app = endpoint_app(self, hosts=LOOPBACK | {host, *names})
         # A quarter of what this process may open: idle clients must not keep the run from its files.
         most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        server = uvicorn.Server(server_config(self.app, ws="none", lifespan="off", limit_concurrency=most))
+        server = uvicorn.Server(server_config(self.app, lifespan="off", limit_concurrency=most))
         # A daemon: agents of a run that has ended must not keep its process.
         threading.Thread(target=server.run, args=([listener],), name="gradus-endpoint", daemon=True).start()
 

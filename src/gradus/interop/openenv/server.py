@@ -22,13 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gradus.core import Environment, EnvironmentSpec, Observation, Task
+from gradus.core import Action, Environment, EnvironmentSpec, Observation, StopReason, Task
 from gradus.core.values import Json, plain
 from gradus.core.waiting import blocking
 from gradus.interop import servers
 from gradus.interop.openenv.client import WireError, dumps, loads, observation_data
 from gradus.rollouts.grading import grade_episodes
-from gradus.rollouts.under_way import checked_prompt, received, stepped_episode
+from gradus.rollouts.under_way import UnderWay
 from gradus.version import __version__
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
@@ -82,14 +82,14 @@ def _action(spec: EnvironmentSpec) -> Json:
     return _ACTION if typed is None else {"title": "Action", "anyOf": [dict(typed), _ACTION]}
 
 
-def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
+def server_config(app: Starlette) -> uvicorn.Config:
     """Says how uvicorn should serve it: without compression of messages, which costs more than it saves here.
 
     Pings find clients that vanished without a word; their sessions are freed within 40 seconds.
     """
     pings = {"ws_ping_interval": 20.0, "ws_ping_timeout": 20.0}
     sizes = {"ws_per_message_deflate": False, "ws_max_size": _MAX_MESSAGE}
-    return servers.server_config(app, host=host, port=port, **pings, **sizes)
+    return servers.server_config(app, ws="auto", **pings, **sizes)
 
 
 async def _serve(socket: WebSocket, session: EnvironmentSession, *, threads: bool) -> None:
@@ -149,10 +149,7 @@ class EnvironmentSession:
         self._spec = spec
         self._places = places
         self._environment: Environment | None = None
-        self._task = Task(environment="", seed=0)
-        self._first = Observation(text="")
-        self._steps: list[tuple[str, Observation]] = []  # answers, and what was seen after each
-        self._open = False  # an episode has begun and not ended
+        self._row: UnderWay | None = None  # the episode, if one has begun and no step of it has raised
         self._acts: Mapping[str, Callable[[Json], Json]] = {
             "reset": self.reset,
             "step": self.step,
@@ -197,24 +194,22 @@ class EnvironmentSession:
             task = self._spec.train_task(SystemRandom().randrange(_STARTS))
         else:
             task = Task(environment=self._spec.name, seed=seed)
-        self._task = replace(task, options={**task.options, **options})
+        task = replace(task, options={**task.options, **options})
         environment = self._renew()
         try:
-            result = environment.reset(seed=task.seed, episode_id=episode_id, **self._task.options)
+            result = environment.reset(seed=task.seed, episode_id=episode_id, **task.options)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
-        self._first = received(result, "reset")
-        prompt = checked_prompt(environment.system_prompt)
-        tools = plain(list(getattr(environment, "tools", ())))
-        self._open = True
-        self._steps = []
-        return observation_data(self._first, prompt, tools)
+        row = UnderWay(spec=self._spec, task=task, group=0, member=0, environment=environment)
+        row.opened(result, None)
+        _refuse_failed(row)
+        self._row = row
+        return observation_data(row.observation, row.system_prompt, row.tools)
 
     def _renew(self) -> Environment:
         """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
         former = self._environment
-        self._environment = None
-        self._open = False
+        self._environment = self._row = None
         # Taken before the environment is made, as that may be what fills the machine.
         if former is None:
             self._places.take()
@@ -232,46 +227,40 @@ class EnvironmentSession:
 
         Raises WireError if the episode ends with it and has no reward.
         """
-        environment = self._environment
-        if environment is None or not self._open:
+        row = self._row
+        if row is None or row.stop is not None:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
+        self._row = None  # an environment that raises ends its episode
         text = action.get("text")
-        self._open = False  # also if the environment raises
         if isinstance(text, str):
-            result = environment.step(text)
+            result = row.environment.step(text)
             answer = text
         else:
-            result = self._typed(environment, action)
+            try:
+                result = _step_typed(row.environment, action)
+            except (
+                ValueError,
+                TypeError,
+            ) as error:  # fields that do not fit: the client is told so, and the episode goes on
+                self._row = row
+                raise WireError("VALIDATION_ERROR", str(error)) from error
             answer = dumps(dict(action))
-        observation = received(result, "step", plain_data=getattr(environment, "plain_data", False))
-        self._steps.append((answer, observation))
+        row.take(Action(text=answer), result, None, self._spec.max_turns)
+        _refuse_failed(row)
+        self._row = row
+        observation = row.observation
         # A limit of rollouts alone would let a client play on for ever.
-        if not observation.terminated and len(self._steps) >= self._spec.max_turns:
+        if row.stop is StopReason.TURN_LIMIT:
             observation = replace(observation, truncated=True)
-        self._open = not (observation.terminated or observation.truncated)
         # Environments that pay by step have paid; the others are graded now, while their outcome is there.
-        rewarded = any(after.reward is not None for _, after in self._steps)
-        if not self._open and not rewarded:
-            observation = replace(observation, reward=self._reward(environment))
+        rewarded = any(turn.env_reward is not None for turn in row.turns)
+        if row.stop is not None and not rewarded:
+            observation = replace(observation, reward=self._reward(row))
         return observation_data(observation)
 
-    def _typed(self, environment: Environment, action: Json) -> Observation:
-        """Take typed fields. If they do not fit, the client is told so, and the episode goes on."""
-        step: Callable[[Json], Observation] | None = getattr(environment, "step_typed", None)
-        fields = dict(action)
-        fields.pop("metadata", None)  # stock clients send it, empty
-        try:
-            if step is None or not fields:
-                raise ValueError(f'expected {{"text": "..."}} or the fields of GET /schema, got {sorted(action)}')
-            return step(fields)
-        except (ValueError, TypeError) as error:
-            self._open = True
-            raise WireError("VALIDATION_ERROR", str(error)) from error
-
-    def _reward(self, environment: Environment) -> float:
+    def _reward(self, row: UnderWay) -> float:
         """Returns the default grader's reward of the episode that has ended."""
-        episode = stepped_episode(self._spec, environment, self._task, self._first, self._steps)
-        (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
+        (episode,) = grade_episodes(self._spec, [row.closed("client")], self._spec.grader())
         reward = episode.reward
         if reward is not None and reward.value is not None:
             return reward.value
@@ -292,11 +281,24 @@ class EnvironmentSession:
     def close(self) -> None:
         """Free the environment and its place."""
         environment = self._environment
-        self._environment = None
-        self._open = False
+        self._environment = self._row = None
         if environment is not None:
             # Its place is free once it is gone: what it holds may be what fills the machine.
             try:
                 environment.close()
             finally:
                 self._places.leave()
+
+
+def _refuse_failed(row: UnderWay) -> None:
+    if row.failure is not None:
+        raise WireError("EXECUTION_ERROR", f"{row.failure.type}: {row.failure.message}")
+
+
+def _step_typed(environment: Environment, action: Json) -> Observation:
+    step: Callable[[Json], Observation] | None = getattr(environment, "step_typed", None)
+    fields = dict(action)
+    fields.pop("metadata", None)  # stock clients send it, empty
+    if step is None or not fields:
+        raise ValueError(f'expected {{"text": "..."}} or the fields of GET /schema, got {sorted(action)}')
+    return step(fields)

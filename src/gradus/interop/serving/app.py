@@ -105,7 +105,7 @@ def make_app(
 
 def serve(app: Starlette, listener: socket.socket) -> None:
     """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
-    serve_until_stopped(server_config(app, limit_concurrency=_MOST_CONNECTIONS, ws="none"), listener)
+    serve_until_stopped(server_config(app, limit_concurrency=_MOST_CONNECTIONS), listener)
 
 
 class _LocalBackend:
