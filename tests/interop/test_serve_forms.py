@@ -59,7 +59,7 @@ def said(
     loaded: LoadedModel, ids: Sequence[int], finish: str = "stop", *, plain: bool = False, stops: Sequence[str] = ()
 ) -> tuple[ReplyText, list[str]]:
     """A reply of these tokens, and the pieces in which its text came."""
-    text = ReplyText(loaded.tokenizer, None if plain else loaded.renderer, stops)
+    text = ReplyText(loaded.renderer.ids, "" if plain else loaded.renderer.opened, stops)
     pieces: list[str] = []
     for place, token in enumerate(ids):
         if not text.finish:

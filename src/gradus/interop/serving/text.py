@@ -15,10 +15,9 @@ from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampl
 from gradus.interop.serving.requests import ApiError
 from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
-from gradus.policies.local.text_ids import RunningText
+from gradus.policies.local.text_ids import RunningText, TextIds
 
 _CHARACTERS = 8  # of a token, at most on average: text has about four
 Tools = Sequence[Json]
@@ -65,16 +64,15 @@ def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
 class ReplyText:
     """Text of tokens, up to a stop string. With stop strings nothing is shown before the end, for it could be one of them.
 
-    ``renderer``: whose form the text of a chat has; None for what the tokens spell.
+    ``opened``: what the prompt has begun and the text repeats.
     """
 
-    def __init__(self, tokenizer: Any, renderer: ChatRenderer | None, stops: Sequence[str] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._renderer = renderer
+    def __init__(self, ids: TextIds, opened: str = "", stops: Sequence[str] = ()) -> None:
+        self._decode = ids.decode
+        self._opened = opened
+        self._begin = len(opened)  # what the prompt says does not stop the answer
         self._stops = stops
-        self._running = RunningText(renderer.ids.decode if renderer else self._decode)
-        self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
-        self._begin = len(self._opened)
+        self._running = RunningText(ids.decode)
         self._spelled = ""
         self.tokens: list[Sampled] = []
         # What was shown so far, and the whole text as soon as ``finish`` says why it ended.
@@ -95,8 +93,8 @@ class ReplyText:
                 return text[length:]
         if not piece or self._stops:
             return ""
-        piece = self._opened + piece
-        self._opened = ""
+        if not self.text:
+            piece = self._opened + piece
         self.text += piece
         return piece
 
@@ -109,17 +107,12 @@ class ReplyText:
         """The text as all tokens together spell it, up to a stop string; sets ``finish`` if this is its end."""
         # The stop token itself is no part of the text.
         ids = self.ids[:-1] if last.finish == "stop" else self.ids
-        text = self._decode(ids)
+        text = self._opened + self._decode(ids)
         # The first of several stop strings counts.
         places = [text.find(stop, self._begin) for stop in self._stops]
         end = min((place for place in places if place >= 0), default=None)
         self.finish = "stop" if end is not None else last.finish or ""
         return text[:end]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        if self._renderer is not None:
-            return self._renderer.decode(ids)
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 class LocalChoice:
@@ -141,7 +134,7 @@ class LocalChoice:
         self.generation = generation
         self._chat = chat
         self._whole = whole
-        self.text = ReplyText(loaded.tokenizer, loaded.renderer if chat else None, stops)
+        self.text = ReplyText(loaded.renderer.ids, loaded.renderer.opened if chat else "", stops)
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
         generation.tell = self.tell

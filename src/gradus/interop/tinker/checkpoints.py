@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
-from gradus.core.files import read_json, write_folder, write_json
+from gradus.core.documents import read_document
+from gradus.core.files import write_folder, write_json
 from gradus.core.frozen_record import frozen_record
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.adapters import AdapterShape, Weights
@@ -57,7 +58,7 @@ class CheckpointStore:
     def card(self, path: str, owner: str) -> SavedAdapter:
         """Reads the card of a client's checkpoint. Raises ApiError, 404, if this client has none there."""
         file = self.check_path(path) / _CARD
-        card = _read_card(file) if file.is_file() else None
+        card = read_document(file, SavedAdapter) if file.is_file() else None
         # One refusal for all, so that nobody learns what others have.
         if card is None or card.owner != owner or _expired(card):
             raise ApiError(f"you have no checkpoint {path}; it was never saved, or its time is over", status=404)
@@ -71,7 +72,7 @@ class CheckpointStore:
         Checkpoints whose time is over are removed.
         """
         for file in self._folder.glob(f"*/*/*/{_CARD}"):
-            if _expired(_read_card(file)):
+            if _expired(read_document(file, SavedAdapter)):
                 shutil.rmtree(file.parent, ignore_errors=True)
 
         def fill(folder: Path) -> None:
@@ -90,12 +91,6 @@ class CheckpointStore:
         file = folder / _MOMENTS
         moments = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
         return load_file(folder / _MODEL), moments
-
-
-def _read_card(file: Path) -> SavedAdapter:
-    document: dict[str, Any] = read_json(file)
-    document["shape"] = AdapterShape(**document["shape"])
-    return SavedAdapter(**document)
 
 
 def _expired(card: SavedAdapter) -> bool:

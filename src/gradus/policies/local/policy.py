@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 
@@ -66,7 +66,8 @@ class LocalPolicy:
             # The grammar spells words as the tokenizer does in a line, without added tokens.
             encode = partial(loaded.tokenizer.encode, add_special_tokens=False)
             self.grammar = WordGrammar(grammar, encode, loaded.renderer.stop_ids)
-        self._schemas: dict[str, SchemaGrammar] = {}
+        # Clients of a server may ask for any number of them.
+        self._schema_grammar = lru_cache(maxsize=_KEPT_SCHEMAS)(self._make_schema_grammar)
         self.plan = cache_plan(loaded)
         self.name = name
 
@@ -88,14 +89,10 @@ class LocalPolicy:
         free = request.tools or request.prefill or not request.schema
         if free or not self.sampling.constrain:
             return self.grammar
-        name = json.dumps(request.schema, sort_keys=True)
-        if name not in self._schemas:
-            # The oldest goes: clients of a server may ask for any number of them.
-            if len(self._schemas) == _KEPT_SCHEMAS:
-                del self._schemas[next(iter(self._schemas))]
-            stops = self.loaded.renderer.stop_ids
-            self._schemas[name] = SchemaGrammar(request.schema or {}, self.loaded.tokenizer, stops)
-        return self._schemas[name]
+        return self._schema_grammar(json.dumps(request.schema))
+
+    def _make_schema_grammar(self, schema: str) -> SchemaGrammar:
+        return SchemaGrammar(json.loads(schema), self.loaded.tokenizer, self.loaded.renderer.stop_ids)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""
