@@ -36,22 +36,19 @@ def _answer(observation: Observation, _: Script) -> str:
     return "It is 4." if asked.schema is None else json.dumps(sample(asked.schema))
 
 
-def sample(schema: Json) -> Any:
-    """Return a small value that fits a JSON schema; an empty object for one that says nothing.
+def sample(schema: Json, root: Json | None = None, depth: int = _DEEP) -> Any:
+    """Return a small value that fits a JSON schema; an empty object for one that says nothing. ``root``: what references refer to.
 
     >>> sample({"type": "object", "properties": {"n": {"type": "integer"}}})
     {'n': 1}
     """
-    return _sample(schema, schema, _DEEP)
-
-
-def _sample(schema: Json, root: Json, depth: int) -> Any:
+    root = root or schema
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         schema = cast(Json, root.get("$defs", {}).get(name, {}))
     for name in ("anyOf", "oneOf", "allOf"):
         if schema.get(name):
-            return _sample(schema[name][0], root, depth)
+            return sample(schema[name][0], root, depth)
     for name in ("const", "default"):
         if name in schema:
             return schema[name]
@@ -62,9 +59,9 @@ def _sample(schema: Json, root: Json, depth: int) -> Any:
         kind = cast(list[str], kind)[0]
     if kind == "object" and depth:
         properties: dict[str, Json] = schema.get("properties") or {}
-        return {name: _sample(field, root, depth - 1) for name, field in properties.items()}
+        return {name: sample(field, root, depth - 1) for name, field in properties.items()}
     if kind == "array" and depth:
-        return [_sample(schema.get("items") or {}, root, depth - 1)]
+        return [sample(schema.get("items") or {}, root, depth - 1)]
     plain: JsonDict = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "null": None}
     return plain.get(str(kind), {})
 
