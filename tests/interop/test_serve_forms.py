@@ -128,8 +128,8 @@ def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     assert answer.message.content == f"<think>\nI could\n{CALL}"
     assert (answer.message.calls, answer.finish) == ((), "length")
     closed = loaded.tokenizer.encode(f"now</think>\n{CALL}", add_special_tokens=False)
-    for finish, told in (("stop", "tool_calls"), ("length", "length")):
-        answer = answered(loaded, [*closed, loaded.renderer.stop_id], finish)
+    for last, finish, told in (([loaded.renderer.stop_id], "stop", "tool_calls"), ([], "length", "length")):
+        answer = answered(loaded, [*closed, *last], finish)
         assert (len(answer.message.calls), answer.finish) == (1, told)
 
 

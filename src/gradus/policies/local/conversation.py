@@ -148,7 +148,8 @@ class Conversation:
         count = tokens_to_stop(request.stop, lambda part: renderer.decode(part)[begin:], ids)
         at_stop = count is not None
         if at_stop:
-            text = text[: min(text.find(stop, begin) for stop in request.stop if stop in text[begin:])]
+            places = [text.find(stop, begin) for stop in request.stop]
+            text = text[: min(place for place in places if place >= 0)]
         # What was sampled behind the stop string is no part of the answer, nor of what is trained.
         ids = tuple(ids[:count])
         cut = ids[-1] not in renderer.stop_ids

@@ -286,7 +286,12 @@ class Decoder:
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
-    def _decode(self, prompt_of: Mapping[int, Prompt], rows: list[int], logits: Tensor) -> Mapping[int, Answer]:
+    def _decode(
+        self,
+        prompt_of: Mapping[int, Prompt],
+        rows: list[int],
+        logits: Tensor,
+    ) -> Mapping[int, Answer]:
         prompts = list(prompt_of.values())
         drawing = Drawing(prompts, self.sampling, self._stops, self._masks)
         answers = drawing.answers
@@ -329,7 +334,11 @@ class Decoder:
         return self._row_at[:count]
 
     def _forward(
-        self, news: Sequence[Sequence[int]], pasts: Sequence[int], *, slots: Sequence[int] | None = None
+        self,
+        news: Sequence[Sequence[int]],
+        pasts: Sequence[int],
+        *,
+        slots: Sequence[int] | None = None,
     ) -> Tensor:
         """Run new tokens through the model, padded on the left; logits (n, V) of each row's last one.
 

@@ -143,7 +143,10 @@ def _put(model: Any, place: torch.device, *, quantized: bool) -> None:
 
 
 def load_tokenizer(
-    path_or_name: str | os.PathLike[str], *, trained: str | os.PathLike[str] | None = None, **settings: Any
+    path_or_name: str | os.PathLike[str],
+    *,
+    trained: str | os.PathLike[str] | None = None,
+    **settings: Any,
 ) -> LoadedTokenizer:
     """Loads what a model that another machine holds is asked and read with: tokenizer, chat template, stop tokens.
 

@@ -113,7 +113,11 @@ def open_thought(prompt: str) -> str:
     return match[0] if match else ""
 
 
-def tokens_to_stop(stops: Sequence[str], decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> int | None:
+def tokens_to_stop(
+    stops: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+    ids: Sequence[int],
+) -> int | None:
     """Returns how many tokens it takes to spell one of the stop strings; None if all of them spell none."""
 
     def holds(count: int) -> bool:

@@ -98,7 +98,14 @@ class HttpSampler:
         except openai.APIStatusError as error:
             raise PolicyError(f"{root} kept its prefix cache of the old weights: {_reason(error)}") from error
 
-    def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Json:
+    def complete(
+        self,
+        prompt: Sequence[int],
+        budget: int,
+        seed: int,
+        *,
+        stop: Sequence[str] = (),
+    ) -> Json:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
         sampling = self.sampling
         body: Body = {
