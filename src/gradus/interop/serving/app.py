@@ -166,7 +166,7 @@ class _LocalBackend:
         request = parse_body(CompletionRequest, await read_json(http))
         self._check_model(request.model)
         (generation,) = self._generations(request, self._prompt(request.prompt), 1, "prompt")
-        generation.stops = frozenset(request.stop_token_ids)
+        generation.stops = frozenset(request.stop_token_ids or ())
         choice = LocalChoice(self._loaded, generation, stops=request.stops)
         self._batch.submit(generation)
         answers = await while_client_waits(http, whole_answers([choice]))

@@ -136,29 +136,25 @@ class ChatRequest(RequestBody):
 
     @property
     def offered(self) -> list[JsonDict]:
-        """The tools that the model may call. Raises ApiError if one must be called that is not among them."""
+        """The tools that the model may call. Raises ApiError for what cannot be one, and if one must be called that is not among them."""
         tools = [] if self.tool_choice == "none" else self.tools or []
-        names = [tool.get("function", {}).get("name") for tool in tools]
+        names = [tool.function.name for tool in validated(list[_FunctionTool], tools, "tools")]
         # One of any tools can be called if there are some.
         callable_names = [*names, "required"] if tools else []
         if self.forced and self.forced not in callable_names:
             raise ApiError(f"tool_choice: there is no tool {self.forced!r} among {names}", param="tool_choice")
         return tools
 
-    @property
-    def answer_schema(self) -> Json | None:
-        """The schema of an answer in JSON; an empty one for any object, None for free text."""
-        form = self.response_format
-        return None if form is None or form.type == "text" else form.json_schema.schema_
-
     def read(self) -> tuple[tuple[Message, ...], Asked]:
         """Returns the messages, and what is asked of the answer to them. Raises ApiError for what cannot be a message or a tool."""
         tools = self.offered
-        validated(list[_FunctionTool], tools, "tools")
         messages, prefill = read_messages(self.messages)
-        if self.response_format is not None and self.response_format.type != "text":
+        form = self.response_format
+        schema = None
+        if form is not None and form.type != "text":
+            schema = form.json_schema.schema_
             # The system message says which form the answer should have.
-            instruction = self.response_format.instruction
+            instruction = form.instruction
             if messages[0].role == "system":
                 instruction = f"{messages.pop(0).content}\n\n{instruction}"
             messages.insert(0, Message(role="system", content=instruction))
@@ -169,7 +165,7 @@ class ChatRequest(RequestBody):
             max_tokens=self.budget,
             seed=self.seed,
             prefill=prefill,
-            schema=self.answer_schema,
+            schema=schema,
             spelled=bool(self.logprobs),
         )
         return tuple(messages), asked
@@ -178,7 +174,7 @@ class ChatRequest(RequestBody):
 class CompletionRequest(RequestBody):
     """``POST /v1/completions``."""
 
-    stop_token_ids: list[int] = Field(default=[], max_length=256)  # vLLM's
+    stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
     # A text, or token ids.
     prompt: str | list[int]
     n: int | None = Field(default=None, ge=1, le=1, strict=True)
