@@ -20,7 +20,7 @@ from gradus.interop.servers import Guard
 from gradus.interop.serving.endpoint import read_json
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.jobs import failure
-from gradus.interop.tinker.sdk import check_sdk, parse
+from gradus.interop.tinker.sdk import parse
 from gradus.interop.tinker.service import TrainingService
 from gradus.interop.tinker.wire import forward_request, reply
 
@@ -36,9 +36,8 @@ def training_app(
     """A starlette app of the API.
 
     ``keys``: those that clients may have, none for any. Each has sessions and checkpoints of its own. ``hosts``: names that Host and Origin
-    may have, None for any. Raises ConfigError if the package tinker is missing.
+    may have, None for any.
     """
-    check_sdk()
 
     @contextlib.asynccontextmanager
     async def running(_: Starlette) -> AsyncGenerator[None]:
