@@ -22,7 +22,7 @@ from gradus.policies.scripted import Script, policy_factory
 _TURNS = 20  # of an episode, if the class does not say
 
 
-def class_spec(kind: type) -> EnvironmentSpec:
+def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     """Returns the environment of a class. Rewards are its own, and the true reward is their sum.
 
     Raises ConfigError if a method is missing, ``reset`` takes no seed, the class cannot be made without arguments, or ``actions`` is
@@ -48,7 +48,7 @@ def class_spec(kind: type) -> EnvironmentSpec:
         teacher = "expert"
         ladder.append("expert")
     spec = game_spec(
-        kind.__name__.lower(),
+        name or kind.__name__.lower(),
         summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],
         make=lambda: ClassEnvironment(kind(), actions),
         random_move=random_move,

@@ -86,10 +86,14 @@ class ImpatientProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
+def _exit(number: int, frame: object) -> None:
+    sys.exit(0)
+
+
 def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None:
     """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
     gc.set_threshold(*_COLLECTED)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
+    signal.signal(signal.SIGTERM, _exit)  # uvicorn raises the signal again when it has ended
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -66,13 +66,18 @@ def sample(schema: Json, root: Json | None = None, depth: int = _DEEP) -> Any:
     return plain.get(str(kind), {})
 
 
+def _nothing(episode: Episode) -> float:
+    """The true reward of an episode that is not judged."""
+    return 0.0
+
+
 def check_agent(spec: EnvironmentSpec) -> tuple[Finding, ...]:
     """Run one episode on a scripted model. Return findings on refusals, parameters that the run decides, calls that begin anew,
     answers that nobody waited for, parallel calls, and time."""
     grader = Grader(name="none", compute=lambda episodes: [0.0] * len(episodes))
     seconds = min(_SECONDS, spec.stepping.episode_seconds or _SECONDS)
     # Rewards are left out: what earns nothing yet is no fault of the agent.
-    hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=lambda episode: 0.0)
+    hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=_nothing)
     import_module("openai")  # once a process, and no time of the agent's
     started = time.monotonic()
     model = FunctionPolicy("scripted", _answer)

@@ -149,7 +149,7 @@ class EnvironmentSession:
         self._spec = spec
         self._places = places
         self._environment: Environment | None = None
-        self._row: UnderWay | None = None  # the episode, if one has begun and no step of it has raised
+        self._row: UnderWay | None = None  # the episode, if one has begun and not ended
         self._acts: Mapping[str, Callable[[Json], Json]] = {
             "reset": self.reset,
             "step": self.step,
@@ -228,7 +228,7 @@ class EnvironmentSession:
         Raises WireError if the episode ends with it and has no reward.
         """
         row = self._row
-        if row is None or row.stop is not None:
+        if row is None:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
         self._row = None  # an environment that raises ends its episode
         text = action.get("text")
@@ -247,7 +247,8 @@ class EnvironmentSession:
             answer = dumps(dict(action))
         row.take(Action(text=answer), result, None, self._spec.max_turns)
         _refuse_failed(row)
-        self._row = row
+        if row.stop is None:
+            self._row = row
         observation = row.observation
         # A limit of rollouts alone would let a client play on for ever.
         if row.stop is StopReason.TURN_LIMIT:
