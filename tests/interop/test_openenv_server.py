@@ -201,8 +201,9 @@ def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> N
 def test_over_capacity_is_told_and_every_way_to_leave_frees_a_place(
     adder: EnvironmentSpec, closed: list[Any], serve: Callable[..., Any]
 ) -> None:
+    config = server_config(create_app(adder, sessions=SESSIONS))
     before = len(closed)
-    with serve(server_config(create_app(adder, sessions=SESSIONS))) as address, ExitStack() as stack:
+    with serve(config) as address, ExitStack() as stack:
         polite, abrupt, midway = (stack.enter_context(dial(address)) for _ in range(SESSIONS))
         for socket in (polite, abrupt, midway):
             assert ask(socket, "reset", seed=1)["type"] == "observation"
