@@ -21,7 +21,7 @@ Work = Callable[[], Any]
 @dataclass(frozen=True, eq=False)
 class _EngineJob:
     work: Work
-    # What the work gave, once it ran.
+    # What the work gave, once it ran, or what the protocol says of its failure.
     result: Future[Any] = field(default_factory=Future[Any])
 
 
@@ -69,7 +69,7 @@ class JobQueue:
     def close_line(self, line: str) -> None:
         """Ends a model's jobs that wait for their turn."""
         for job in self._lines.pop(line, _Line()).early.values():
-            job.result.set_exception(ApiError(f"the session of {line} has ended", status=404))
+            job.result.set_result(failure(ApiError(f"the session of {line} has ended")))
 
     async def result(self, request_id: str, seconds: float) -> Any:
         """Waits for the result of a request, or what the protocol says of its failure; None if neither is there after ``seconds``.
@@ -80,10 +80,7 @@ class JobQueue:
         if job is None:
             raise ApiError(f"you have no request {request_id[:80]!r}, or its result is forgotten", status=404)
         await asyncio.wait([asyncio.wrap_future(job.result)], timeout=seconds)
-        if not job.result.done():
-            return None
-        error = job.result.exception()
-        return job.result.result() if error is None else failure(error)
+        return job.result.result() if job.result.done() else None
 
     def close(self) -> None:
         """Drops what has not begun, and waits for what has."""
@@ -102,12 +99,13 @@ class JobQueue:
 
 def _run(job: _EngineJob) -> None:
     try:
-        job.result.set_result(job.work())
+        result = job.work()
     except Exception as error:  # whatever breaks costs this request, not the server
-        job.result.set_exception(error)
+        result = failure(error)
+    job.result.set_result(result)
 
 
-def failure(error: BaseException) -> dict[str, str]:
+def failure(error: Exception) -> dict[str, str]:
     """A failed job as the protocol says it: one sentence, and whose fault it was."""
     if isinstance(error, GradusError | ApiError | ValueError):
         return {"error": first_line(error), "category": "user"}
