@@ -18,9 +18,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from tiny_qwen2 import make_tiny_qwen2
 
+from gradus import load_environment, roll_out
 from gradus.core import ConfigError, GradusError
 from gradus.interop.push import plan_push, upload
 from gradus.policies.local.export import export_model
+from gradus.rollouts import write_episodes
 from tests.fakes import results_document
 
 NONE = {"mean": None, "low": None, "high": None}
@@ -163,13 +165,17 @@ def test_a_dry_run_shows_everything_writes_it_and_sends_nothing(tmp_path: Path, 
         gradus("export", run, "--push", "me/it", "--dry-run", "--out", out)
 
 
-def test_the_card_has_the_claim_of_a_run(run: Path, serve: Callable[..., Any]) -> None:
+def test_the_card_has_the_claim_of_a_run_and_the_lessons_are_a_data_set(
+    tmp_path: Path, run: Path, serve: Callable[..., Any]
+) -> None:
     costs = {"schema": 2, "stages": [{"stage": "grpo", "seconds": 60.0, "cost": 0.5}], "total": 0.5}
     gain = {"pair": "grpo - sft", "mean": 0.2, "low": 0.1, "high": 0.3}
     (run / "costs.json").write_text(json.dumps({**costs, "gain_per_dollar": gain}))
     (run / "recipe.toml").write_text('environment = "adder"\n')
     seen = {**RESULTS, "graders": {"other": {"conditions": RESULTS["conditions"]}}}
     (run / "results.json").write_text(json.dumps(seen))
+    episodes = roll_out(load_environment("arithmetic"), "teacher", episodes=2).episodes
+    write_episodes(run / "teach" / "episodes.jsonl.gz", episodes, environment="arithmetic", note="teacher teacher")
     plan = plan_push(run, "me/it")
     card = str(plan.files["README.md"])
     assert "grader `sum`" in card
@@ -177,10 +183,12 @@ def test_the_card_has_the_claim_of_a_run(run: Path, serve: Callable[..., Any]) -
     assert "| grpo | 60 | $0.50 |" in card
     assert "grpo - sft, reward for each dollar: 0.200" in card
     assert "gradus run recipe.toml" in card
+    assert "2 episodes of `arithmetic`" in str(plan.files["dataset/README.md"])
     hub = LittleHub()
     with serve(uvicorn.Config(hub.app, log_level="error")) as address:
         upload(plan, endpoint=f"http://{address}", token="hf_right")
-    assert {"costs.json", "recipe.toml"} <= hub.files.keys()
+    assert [(each["name"], each.get("type")) for each in hub.created] == [("it", "model"), ("it-episodes", "dataset")]
+    assert {"train.jsonl.gz", "costs.json", "recipe.toml"} <= hub.files.keys()
 
 
 def test_what_cannot_be_pushed_is_said(tmp_path: Path, run: Path) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping
+from math import fsum
 from pathlib import Path
 from typing import TypeVar
+
+from huggingface_hub import DatasetCardData
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, Costs, Results, read_document
@@ -20,9 +23,11 @@ from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
 from gradus.policies.local.model_card import CardContents, Question, model_card, plain_prompt, renamed_card
 from gradus.policies.local.settings import ModelSettings, read_settings
+from gradus.rollouts import read_episodes
 from gradus.version import __version__
 
 _CARD = "README.md"
+DATA_SET = "dataset"  # the folder of what goes to a data set, OWNER/NAME-episodes
 # What else a run stored that its claim rests on.
 _CLAIM = ("results.json", "audit.json", "audit.html", "costs.json", "doctor.json", "recipe.toml", "report.html")
 _LEFT_OUT = (".part", ".pyc", ".lock")
@@ -108,6 +113,10 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     files[_CARD] = model_card(card)
     files |= {f"figures/{figure.name}": figure for figure in figures}
     files |= {name: run / name for name in _CLAIM if (run / name).is_file()}
+    lessons = run / "teach" / "episodes.jsonl.gz"
+    if lessons.is_file():
+        files[f"{DATA_SET}/train.jsonl.gz"] = lessons
+        files[f"{DATA_SET}/{_CARD}"] = _data_card(repository, lessons)
     return PushPlan(repository=repository, private=private, files=files)
 
 
@@ -117,6 +126,27 @@ D = TypeVar("D")
 def _document(path: Path, kind: type[D]) -> D | None:
     """A document of the run; None if the run has none."""
     return read_document(path, kind) if path.is_file() else None
+
+
+def _data_card(repository: str, lessons: Path) -> str:
+    """The card of the teacher's episodes, which says who answered what and how well."""
+    stored = read_episodes(lessons)
+    values = [episode.reward_value for episode in stored.episodes]
+    rewards = [value for value in values if value is not None]
+    mean = f"{fsum(rewards) / len(rewards):.3f}" if rewards else "unknown"
+    turns = sum(len(episode.turns) for episode in stored.episodes)
+    head = DatasetCardData(tags=["gradus", "reinforcement-learning"], task_categories=["text-generation"])
+    return f"""---
+{head}
+---
+
+# Episodes that {repository} was taught
+
+{len(stored.episodes):,} episodes of `{stored.environment}` with {turns:,} turns, by {stored.note}. Mean reward: {mean}.
+
+One JSON object a line behind a header line: `turns` has `observation` and `action`, `reward` the grader's value and components.
+`gradus show train.jsonl.gz` opens it, and `gradus sft {stored.environment} --data train.jsonl.gz` trains on it.
+"""
 
 
 def write_plan(plan: PushPlan, folder: Path) -> Path:
@@ -153,23 +183,32 @@ def _left_out(path: Path) -> bool:
 
 
 def upload(plan: PushPlan, *, endpoint: str | None = None, token: str | None = None) -> str:
-    """Carry a plan out; returns the model's address.
+    """Carry a plan out, the teacher's episodes as a data set beside the model; returns the model's address.
 
     The token is the argument's, or what ``hf auth login`` or HF_TOKEN left. Raises GradusError with the Hub's own reason.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi(endpoint=endpoint, token=token)
-    operations: list[CommitOperationAdd] = []
+    parts: dict[str, list[CommitOperationAdd]] = {"model": [], "dataset": []}
     for path, file in plan.files.items():
+        kind = "dataset" if path.startswith(f"{DATA_SET}/") else "model"
         content = file if isinstance(file, Path) else file.encode()
-        operations.append(CommitOperationAdd(path_in_repo=path, path_or_fileobj=content))
+        place = path.removeprefix(f"{DATA_SET}/")
+        parts[kind].append(CommitOperationAdd(path_in_repo=place, path_or_fileobj=content))
+    address = ""
     try:
-        address = api.create_repo(plan.repository, private=plan.private, exist_ok=True)
-        api.create_commit(plan.repository, operations, commit_message=f"Upload with Gradus {__version__}")
+        for kind, operations in parts.items():
+            if not operations:
+                continue
+            name = plan.repository if kind == "model" else f"{plan.repository}-episodes"
+            created = api.create_repo(name, private=plan.private, exist_ok=True, repo_type=kind)
+            message = f"Upload with Gradus {__version__}"
+            api.create_commit(name, operations, commit_message=message, repo_type=kind)
+            address = address or str(created)
     except Exception as error:  # the library under huggingface_hub changes, and with it the names of transport errors
         raise GradusError(
             f"the Hub refused or could not be reached: {first_line(error) or type(error).__name__}; "
             "log in with `hf auth login`, check the name, and look at the plan with --dry-run"
         ) from error
-    return str(address)
+    return address
