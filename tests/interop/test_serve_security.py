@@ -176,24 +176,43 @@ def test_a_server_of_this_machine_answers_at_its_own_address_and_at_no_other_nam
     assert client.get("/", headers={"Host": "evil.example.org"}).status_code == 403
 
 
-def test_a_client_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred of them cost 3 GB."""
+def test_bodies_under_way_are_bounded_together_and_a_client_that_does_not_read_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred clients that did not read cost 3 GB."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(10**4):
             await send({"type": "http.response.body", "body": b"x" * 2**16, "more_body": True})
 
+    statuses: list[int] = []
+
     async def unread(message: Any) -> None:
-        if message["type"] == "http.response.body":
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        else:
             await asyncio.sleep(600)
 
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b""}
+    async def scenario() -> float:
+        guard = Guard(app, hosts=None, largest_body=100)
+
+        async def body() -> Any:
+            return {"type": "http.request", "body": b"x" * 100}
+
+        scope = {"type": "http", "headers": []}
+        requests = [asyncio.create_task(guard(scope, body, unread)) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert guard.load.size <= 20 * 100
+        results = await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 5)
+        assert all(isinstance(each, TimeoutError) for each in results)
+        return guard.load.size
 
     monkeypatch.setattr(servers, "_READING", 0.3)
-    with pytest.raises(TimeoutError):
-        asyncio.run(Guard(app, hosts=None)({"type": "http", "headers": []}, receive, unread))
+    assert asyncio.run(scenario()) == 0
+    assert sorted(statuses) == [200] * 16 + [503] * 4
 
 
 def test_a_public_address_needs_a_token() -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from ipaddress import ip_address
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from gradus.core.servers import LOOPBACK
 from gradus.core.values import JsonDict
 
 _GRACE = 5  # seconds that requests under way have when a server is told to end
+_BODIES = 16  # of the largest size, which requests under way may hold together
 _READING = 60.0  # seconds that a client has to read on
 _COMING = 20.0  # seconds that a client has to send a request, its headers and its body
 # The command line's thresholds are for records without cycles. Each request leaves cycles behind, which took 10 MB and more.
@@ -112,6 +113,13 @@ def hosts_for(host: str, bound: str) -> Collection[str] | None:
     return LOOPBACK | {host.lower(), bound} if ip_address(bound).is_loopback else None
 
 
+class Load:
+    """The bytes of bodies whose requests are under way."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 @dataclass(frozen=True)
 class Guard:
     """ASGI middleware that limits what a server lets in. A client that does not read its answer for a minute is let go."""
@@ -120,8 +128,9 @@ class Guard:
     _: KW_ONLY
     # Names that Host and Origin may have; None for any.
     hosts: Collection[str] | None = LOOPBACK
-    # Bytes of a request.
+    # Bytes of a request. Those under way hold at most sixteen times that together; what goes beyond is refused with status 503.
     largest_body: int = 4 * 2**20
+    load: Load = field(default_factory=Load)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
@@ -160,9 +169,11 @@ class Guard:
             nonlocal size, refused
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self.largest_body and not refused:
+            self.load.size += len(message.get("body", b""))
+            refusal = self._too_much(size)
+            if refusal and not refused:
                 refused = True
-                await _refuse(push, 413, f"the body has more than {self.largest_body} bytes, which this server takes")
+                await _refuse(push, *refusal)
             # An application that reads on sees its client leave, and stops.
             return {"type": "http.disconnect"} if refused else message
 
@@ -175,7 +186,17 @@ class Guard:
             if not refused:
                 await push(message)
 
-        await self.app(scope, read, write)
+        try:
+            await self.app(scope, read, write)
+        finally:
+            self.load.size -= size
+
+    def _too_much(self, size: int) -> tuple[int, str] | None:
+        if size > self.largest_body:
+            return 413, f"the body has more than {self.largest_body} bytes, which this server takes"
+        if self.load.size > _BODIES * self.largest_body:
+            return 503, "too many large requests are under way; try again when some are done"
+        return None
 
 
 def _name(address: str) -> str | None:
