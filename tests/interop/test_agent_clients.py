@@ -5,6 +5,9 @@ Environments are made once, in GRADUS_CLIENTS or in the cache folder; that takes
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,7 @@ HERE = Path(__file__).parent / "clients"
 sys.path.insert(0, str(HERE))
 from candidates import CANDIDATES, HELD_BACK, LEARN_LAST, LEARNERS  # noqa: E402
 from frameworks import AGENTS, REQUIREMENTS  # noqa: E402
-from table import CannotInstallError, abilities, learned, read_table  # noqa: E402
+from table import CannotInstallError, abilities, learned, python_with, read_table  # noqa: E402
 
 
 def test_what_was_tried_last_was_drawn_from_ten_and_the_table_has_it() -> None:
@@ -52,3 +55,16 @@ def made(make: Callable[[str], dict[str, Any]], client: str) -> dict[str, Any]:
         return make(client)
     except CannotInstallError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.slow
+def test_an_evaluation_by_log_likelihood_runs_against_the_server() -> None:
+    """lm-eval's own client, on a task of ours: its sums are those of the model."""
+    python = python_with(("lm-eval[api]",))
+    source = str(Path(__file__).parents[2] / "src")
+    path = os.pathsep.join((source, str(Path(__file__).parents[1])))
+    done = subprocess.run(
+        [python, HERE / "log_likelihoods.py"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1])["worst"] < 1e-4

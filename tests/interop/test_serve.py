@@ -230,3 +230,26 @@ def test_a_chat_in_the_terminal_remembers(loaded: LoadedModel) -> None:
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
     assert "".join(shown).count("\n") >= 3
     assert messages[-1]["content"] in "".join(shown)
+
+
+def test_scores_of_given_tokens_are_the_models_own(client: openai.OpenAI, loaded: LoadedModel) -> None:
+    """What an evaluation by log-likelihood asks: the prompt comes back with its log-probs, and whether it was the likeliest."""
+    prompts = [[5, 9, 7, 40], [8, 6, 30]]
+    reply = client.completions.create(model="tiny", prompt=prompts, echo=True, logprobs=1, max_tokens=0, temperature=0)
+    texts = client.completions.create(model="tiny", prompt=["ab", "c"], echo=True, max_tokens=2)
+    assert [each.text[:1] for each in texts.choices] == ["a", "c"]
+    for prompt, choice in zip(prompts, reply.choices, strict=True):
+        with torch.no_grad():
+            logits = loaded.model(input_ids=torch.tensor([prompt])).logits[0, :-1]
+        expected = logits.log_softmax(-1)
+        own = expected.gather(-1, torch.tensor(prompt[1:])[:, None])[:, 0]
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs is not None
+        assert choice.logprobs.top_logprobs is not None
+        assert choice.logprobs.token_logprobs[0] is None  # pyright: ignore[reportUnnecessaryComparison]
+        assert torch.allclose(torch.tensor(choice.logprobs.token_logprobs[1:]), own, atol=1e-5)
+        best = [max(each.values()) for each in choice.logprobs.top_logprobs[1:]]
+        assert torch.allclose(torch.tensor(best), expected.max(-1).values, atol=1e-5)
+        assert loaded.tokenizer.decode(prompt) == choice.text
+    with pytest.raises(openai.BadRequestError, match="at most 64 prompts"):
+        client.completions.create(model="tiny", prompt=["a"] * 65)

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import BaseModel
@@ -31,8 +31,9 @@ from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import serve_until_stopped, server_config
 from gradus.interop.serving.answers import LEAST, usage_of, whole_answers
 from gradus.interop.serving.endpoint import Handler, endpoint_app, read_json, while_client_waits
-from gradus.interop.serving.generation import ContinuousBatch, Generation
+from gradus.interop.serving.generation import ContinuousBatch, Generation, TokenScore
 from gradus.interop.serving.requests import (
+    MOST_CHOICES,
     ApiError,
     ChatRequest,
     CompletionRequest,
@@ -162,42 +163,96 @@ class _LocalBackend:
             raise ApiError(str(error), param="response_format", code="invalid_value") from error
 
     async def complete(self, http: Request) -> Response:
-        """``POST /v1/completions``: one whole answer."""
+        """``POST /v1/completions``: one whole answer to each prompt."""
         request = parse_body(CompletionRequest, await read_json(http))
         self._check_model(request.model)
-        (generation,) = self._generations(request, self._prompt(request.prompt), 1, "prompt")
-        generation.stops = frozenset(request.stop_token_ids or ())
-        choice = LocalChoice(self._loaded, generation, stops=request.stops)
-        self._batch.submit(generation)
-        answers = await while_client_waits(http, whole_answers([choice]))
-        reply = choice.text
-        body: JsonDict = {"index": 0, "text": reply.text, "finish_reason": answers[0].finish, "logprobs": None}
-        if request.logprobs is not None:
-            body["logprobs"] = {
-                "tokens": [self._loaded.tokenizer.decode([token]) for token in reply.ids],
-                "token_logprobs": [max(token.logprob, LEAST) for token in reply.tokens],
-                "top_logprobs": None,
-                "text_offset": [],
-            }
-        # vLLM's names, because trainers that sample at vLLM read them.
-        if request.return_token_ids:
-            body["token_ids"] = reply.ids
-            body["prompt_token_ids"] = list(generation.prompt)
+        if request.budget == 0 and not request.echo:
+            raise ApiError("max_tokens is 0: nothing would come back; ask with echo", param="max_tokens")
+        # A token is sampled in any case, for the prompt's scores come with it.
+        sampled = request.model_copy(update={"budget": 1 if request.budget == 0 else request.budget})
+        generations = [
+            generation
+            for prompt in self._prompts(request)
+            for generation in self._generations(sampled, prompt, 1, "prompt")
+        ]
+        choices = [LocalChoice(self._loaded, each, stops=request.stops) for each in generations]
+        for generation in generations:
+            generation.stops = frozenset(request.stop_token_ids or ())
+            generation.scored = bool(request.echo) and request.logprobs is not None
+            self._batch.submit(generation)
+        answers = await while_client_waits(http, whole_answers(choices))
+        pairs = zip(choices, answers, strict=True)
         return JSONResponse(
             {
-                "id": f"cmpl-{generation.seed:x}",
+                "id": f"cmpl-{generations[0].seed:x}",
                 "object": "text_completion",
                 "created": int(time.time()),
                 "model": self._name,
-                "choices": [body],
+                "choices": [
+                    {"index": index, **self._completion(request, choice, answer.finish)}
+                    for index, (choice, answer) in enumerate(pairs)
+                ],
                 "usage": usage_of(answers),
             }
         )
+
+    def _completion(self, request: CompletionRequest, choice: LocalChoice, finish: str) -> JsonDict:
+        """A choice of ``text_completion``, with the ids and log-probs if they are asked for."""
+        reply = choice.text
+        generation = choice.generation
+        sampled = reply.tokens if request.budget != 0 else []
+        text = reply.text if sampled else ""
+        ids = [token.id for token in sampled]
+        scores: list[TokenScore | None] = [
+            TokenScore(logprob=token.logprob, best=token.id, best_logprob=token.logprob) for token in sampled
+        ]
+        if request.echo:
+            text = self._loaded.tokenizer.decode(generation.prompt) + text
+        if generation.scored:
+            ids = [*generation.prompt, *ids]
+            scores = [None, *generation.prompt_scores, *scores]
+        choice_body: JsonDict = {"text": text, "finish_reason": finish, "logprobs": None}
+        if request.logprobs is not None:
+            choice_body["logprobs"] = self._logprobs(ids, scores, top=request.logprobs > 0)
+        # vLLM's names, because trainers that sample at vLLM read them.
+        if request.return_token_ids:
+            choice_body["token_ids"] = reply.ids
+            choice_body["prompt_token_ids"] = list(generation.prompt)
+        return choice_body
+
+    def _logprobs(self, ids: Sequence[int], scores: Sequence[TokenScore | None], *, top: bool) -> JsonDict:
+        """Log-probs in the form of completions. The first token of a prompt has none."""
+        spell = self._loaded.tokenizer.decode
+        tokens = [spell([token]) for token in ids]
+        values: list[float | None] = []
+        likeliest: list[dict[str, float] | None] = []
+        for token, score in zip(tokens, scores, strict=True):
+            values.append(None if score is None else max(score.logprob, LEAST))
+            # Only if they are asked for: each takes a decoding.
+            if top:
+                pair = None if score is None else {spell([score.best]): score.best_logprob, token: score.logprob}
+                likeliest.append(pair)
+        return {
+            "tokens": tokens,
+            "token_logprobs": values,
+            "top_logprobs": likeliest if top else None,
+            "text_offset": [],
+        }
 
     def _check_model(self, name: str) -> None:
         if name not in ("", self._name):
             message = f"there is no model {name!r}, this server has {self._name!r}"
             raise ApiError(message, status=404, code="model_not_found")
+
+    def _prompts(self, request: CompletionRequest) -> list[list[int]]:
+        """Token ids of the prompts: one text, the ids of one, or a list of either."""
+        prompt = request.prompt
+        # A list of ids is one prompt; any other list has a prompt for each of its members.
+        several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+        prompts = cast(list[Any], prompt if several else [prompt])
+        if len(prompts) > MOST_CHOICES:
+            raise ApiError(f"at most {MOST_CHOICES} prompts a request, got {len(prompts)}", param="prompt")
+        return [self._prompt(one) for one in prompts]
 
     def _prompt(self, prompt: str | list[int]) -> list[int]:
         """Token ids of a prompt; ids are checked against the vocabulary."""

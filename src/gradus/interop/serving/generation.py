@@ -14,18 +14,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from gradus.core import Asked, ContextLengthError, PolicyError, child_seed
 from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.decoding import Answer, Prompt
 from gradus.policies.local.grammar import Grammar
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 
 # Tokens that are sampled before others may join. A model without our cache reads its prompts again each time.
 _TOKENS = 8
 _TOKENS_WITHOUT_CACHE = 256
+_SCORED = 256  # tokens of a prompt whose log-probs are computed at once
 
 
 @frozen_record
@@ -37,6 +39,15 @@ class Sampled:
     logprob: float
     # Stop or length, at the last.
     finish: str | None = None
+
+
+@frozen_record
+class TokenScore:
+    """How likely a token is: its log-prob at temperature 1, and the likeliest token at its place with its own."""
+
+    logprob: float
+    best: int
+    best_logprob: float
 
 
 @dataclass(eq=False, kw_only=True)
@@ -53,9 +64,12 @@ class Generation:
     tell: Callable[[Sampled | Exception], None] = lambda _: None
     # Ids that end it, besides the model's own.
     stops: frozenset[int] = frozenset()
+    # The prompt's own tokens are scored too.
+    scored: bool = False
     # What the answer must follow, and its state behind the tokens so far.
     grammar: Grammar | None = None
     state: Hashable = None
+    prompt_scores: list[TokenScore] = field(default_factory=list["TokenScore"])  # of its tokens behind the first
     # Anyone may set it; the row then leaves the batch before the next tokens.
     cancelled: bool = False
     ids: list[int] = field(default_factory=list[int])
@@ -151,9 +165,34 @@ class ContinuousBatch:
                 break
             if generation is None:
                 return False
-            if not generation.cancelled:
+            if generation.cancelled:
+                continue
+            try:
+                if generation.scored:
+                    generation.prompt_scores = self._scores(generation.prompt)
+            except Exception as error:
+                generation.tell(error)
+            else:
                 self._active.append(generation)
         return True
+
+    def _scores(self, prompt: Sequence[int]) -> list[TokenScore]:
+        """How likely the model finds each token of a prompt behind the first."""
+        ids = torch.tensor([list(prompt)], device=self.loaded.device)
+        scores: list[TokenScore] = []
+        with evaluating(self.loaded):
+            logits = self.loaded.model(input_ids=ids).logits[0, :-1]
+            # A softmax of all places at once would hold the logits twice, in float32.
+            for start in range(0, len(logits), _SCORED):
+                part = logits[start : start + _SCORED]
+                targets = ids[0, 1 + start : 1 + start + _SCORED]
+                logprobs = part.float().log_softmax(-1)
+                of_targets = logprobs.gather(-1, targets[:, None])[:, 0]
+                best = logprobs.max(-1)
+                columns = of_targets.tolist(), best.indices.tolist(), best.values.tolist()
+                for logprob, token, highest in zip(*columns, strict=True):
+                    scores.append(TokenScore(logprob=logprob, best=token, best_logprob=highest))
+        return scores
 
     def _sample(self) -> None:
         """Sample a few tokens for each active row, and drop the rows that are done."""

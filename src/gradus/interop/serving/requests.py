@@ -35,7 +35,7 @@ _NEUTRAL: JsonDict = {
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
-_MOST_CHOICES = 64
+MOST_CHOICES = 64
 _LONGEST = 1000  # characters of an error
 Stop = Annotated[str, Field(max_length=256)]
 
@@ -116,7 +116,7 @@ class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``."""
 
     messages: list[JsonDict] = Field(min_length=1, max_length=_MOST_MESSAGES)
-    n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, strict=True)
     stream: bool | None = None
     stream_options: JsonDict | None = None
     tools: list[JsonDict] | None = Field(default=None, max_length=_MOST_TOOLS)
@@ -175,10 +175,15 @@ class CompletionRequest(RequestBody):
     """``POST /v1/completions``."""
 
     stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
-    # A text, or token ids.
-    prompt: str | list[int]
+    # A text or a list of token ids; a list of prompts has an answer for each.
+    prompt: str | list[int] | list[str] | list[list[int]]
+    budget: int | None = Field(
+        default=None, ge=0, le=_MOST_TOKENS, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
     n: int | None = Field(default=None, ge=1, le=1, strict=True)
-    # Log-probs of the sampled tokens are given.
+    # The prompt is part of the answer, its log-probs too; max_tokens may then be 0.
+    echo: bool | None = None
+    # Log-probs of the tokens are given and, from 1 on, the likeliest token at each place.
     logprobs: int | None = Field(default=None, ge=0, le=1)
     return_token_ids: bool | None = None  # vLLM's
 
