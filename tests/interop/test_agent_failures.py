@@ -550,10 +550,13 @@ def test_a_nano_model_knows_the_words_that_its_teacher_meets() -> None:
     async def wordy(task: Any, client: Any) -> str:
         return await agents.ask(client, ("system", "Zwieback before marmalade."), ("user", task["question"]))
 
-    bare = agent_spec(wordy, agents.ROWS, [agents.length])
-    taught = agent_spec(wordy, agents.ROWS, [agents.length], teacher=Parrot(lambda seen: "quince jelly"))
-    words = [set(spec.language.vocabulary().words) for spec in (bare, taught) if spec.language.vocabulary]
+    bare, taught, told = (
+        agent_spec(wordy, agents.ROWS, [agents.length], **more)
+        for more in ({}, {"teacher": Parrot(lambda seen: "quince jelly")}, {"vocabulary": ["damson"]})
+    )
+    words = [set(spec.language.vocabulary().words) for spec in (bare, taught, told) if spec.language.vocabulary]
     assert {"Zwieback", "marmalade.", "quince", "jelly"} <= words[1] - words[0]
+    assert "damson" in words[2]
 
 
 def test_a_call_without_tools_may_tell_of_earlier_calls(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def agent_spec(
     limits: AgentLimits | None = None,
     teacher: Policy | None = None,
     missing: Sequence[type[BaseException] | int] = (ConnectionError,),
+    vocabulary: Sequence[str] = (),
 ) -> EnvironmentSpec:
     """Make the environment of an agent.
 
@@ -69,7 +70,8 @@ def agent_spec(
     of an environment without rows it gets ``seed`` and the options of its reset. ``rewards``: functions in TRL's signature, which get the
     row's columns, ``task`` (what the agent got), ``result`` (what it returned) and ``conversation`` (what was said); or one :class:`~gradus.core.Grader`, which may give terms
     for each call. ``teacher``: a policy that answers the agent's calls, for SFT. ``missing``: exceptions of the agent, and exit codes of a
-    command, that are no fault of the model: such an episode is left out.
+    command, that are no fault of the model: such an episode is left out. ``vocabulary``: texts whose words a nano model knows; without them those of some of the
+    teacher's episodes.
 
     Raises ConfigError if the agent cannot be called with a task and a client, or without tasks.
     """
@@ -115,9 +117,9 @@ def agent_spec(
         teacher="teacher" if teacher else None,
         true_reward=graded,
         true_reward_name="reward",
-        language=_language(base, ()),
+        language=_language(base, vocabulary),
     )
-    if teacher is None or not isinstance(base.data_set, TableTasks):
+    if teacher is None or vocabulary or not isinstance(base.data_set, TableTasks):
         return spec
 
     def words() -> Vocabulary:
