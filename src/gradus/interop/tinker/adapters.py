@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -57,7 +57,7 @@ class AdapterSlot:
     def wearing(self, shape: AdapterShape | None, weights: Weights) -> Generator[tuple[LoadedModel, Weights]]:
         """The model with an adapter's weights, and the parameters that hold them. ``shape`` None: the bare base."""
         if shape is None:
-            with self._loaded.model.disable_adapter() if self._name else nullcontext():
+            with _bare(self._loaded.model):
                 yield self._loaded, {}
             return
         if shape != self.shape:
@@ -122,6 +122,15 @@ def _linear_layers(causal: Any) -> dict[str, str]:
             part = "train_attn" if "attn" in name or "attention" in name else "train_mlp"
             layers[name] = "train_unembed" if module is head else part
     return layers
+
+
+@contextmanager
+def _bare(model: Any) -> Generator[None]:
+    if not hasattr(model, "disable_adapter"):
+        yield
+        return
+    with model.disable_adapter():
+        yield
 
 
 class TrainedAdapter:

@@ -20,7 +20,7 @@ from gradus.interop.servers import Guard
 from gradus.interop.serving.endpoint import read_json
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.jobs import failure
-from gradus.interop.tinker.sdk import parse
+from gradus.interop.tinker.sdk import check_sdk, parse
 from gradus.interop.tinker.service import TrainingService
 from gradus.interop.tinker.wire import forward_request, reply
 
@@ -36,8 +36,9 @@ def training_app(
     """A starlette app of the API.
 
     ``keys``: those that clients may have, none for any. Each has sessions and checkpoints of its own. ``hosts``: names that Host and Origin
-    may have, None for any.
+    may have, None for any. Raises ConfigError if the package tinker is missing.
     """
+    check_sdk()
 
     @contextlib.asynccontextmanager
     async def running(_: Starlette) -> AsyncGenerator[None]:
@@ -65,6 +66,7 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
         "create_sampling_session": ("CreateSamplingSessionRequest", service.create_sampling_session),
         "create_model": ("CreateModelRequest", service.create_model),
         "get_info": ("GetInfoRequest", service.get_info),
+        "unload_model": ("UnloadModelRequest", service.unload_model),
         "optim_step": ("OptimStepRequest", service.optim_step),
         "save_weights": ("SaveWeightsRequest", service.save_weights),
         "save_weights_for_sampler": ("SaveWeightsForSamplerRequest", service.save_weights_for_sampler),
@@ -74,7 +76,12 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
 
     async def retrieve(owner: str, http: Request) -> Response:
         request = parse("FutureRetrieveRequest", await http.body())
-        result = await service.result(owner, request.request_id, _LONGEST_WAIT)
+        try:
+            result = await service.jobs.result(request.request_id, owner, _LONGEST_WAIT)
+        except ApiError:
+            raise
+        except Exception as error:
+            return JSONResponse(failure(error))
         if result is None:
             pending = {"type": "try_again", "request_id": request.request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
@@ -97,12 +104,17 @@ def _posts(service: TrainingService) -> dict[str, _Act]:
 
 
 def _gets(service: TrainingService) -> dict[str, _Act]:
+    async def checkpoints(owner: str, http: Request) -> Response:
+        return JSONResponse(service.checkpoints(owner, http.path_params.get("model")))
+
     async def sampler(owner: str, http: Request) -> Response:
         return JSONResponse(service.sampler(owner, http.path_params["sampler"]))
 
     return {
         "healthz": _constant({"status": "ok"}),
         "get_server_capabilities": _constant(service.capabilities()),
+        "checkpoints": checkpoints,
+        "training_runs/{model}/checkpoints": checkpoints,
         "samplers/{sampler}": sampler,
     }
 

@@ -7,18 +7,20 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
-from gradus.core.files import write_folder, write_json
+from gradus.core.files import read_json, write_folder, write_json
 from gradus.core.frozen_record import frozen_record
+from gradus.core.values import Json
 from gradus.interop.serving.requests import ApiError
 from gradus.interop.tinker.adapters import AdapterShape, Weights
 
+_KINDS = {"weights": "training", "sampler_weights": "sampler"}  # parts of a path, and what the protocol calls them
 _PATH = re.compile(r"tinker://([\w-]+(?::train:\d+)?)/(weights|sampler_weights)/(\w[\w.-]{0,127})", re.ASCII)
 _MODEL = "adapter_model.safetensors"
 _MOMENTS = "optimizer.pt"
@@ -39,8 +41,20 @@ class SavedAdapter:
     created: float
     expires: float | None
 
+    @property
+    def checkpoint_id(self) -> str:
+        """The path behind the model."""
+        return self.path.removeprefix("tinker://").split("/", 1)[1]
 
-_CARDS = TypeAdapter(SavedAdapter)
+    def listed(self) -> Json:
+        """The checkpoint as a list of the protocol shows it."""
+        return {
+            "checkpoint_id": self.checkpoint_id,
+            "checkpoint_type": _KINDS[self.checkpoint_id.split("/")[0]],
+            "time": datetime.fromtimestamp(self.created, UTC).isoformat(),
+            "tinker_path": self.path,
+            "expires_at": self.expires and datetime.fromtimestamp(self.expires, UTC).isoformat(),
+        }
 
 
 class CheckpointStore:
@@ -61,22 +75,27 @@ class CheckpointStore:
     def card(self, path: str, owner: str) -> SavedAdapter:
         """Reads the card of a client's checkpoint. Raises ApiError, 404, if this client has none there."""
         file = self.check_path(path) / _CARD
-        card = _CARDS.validate_json(file.read_bytes()) if file.is_file() else None
+        card = _read_card(file) if file.is_file() else None
         # One refusal for all, so that nobody learns what others have.
         if card is None or card.owner != owner or _expired(card):
-            raise ApiError(f"you have no checkpoint {path}; it was never saved, or its time is over", status=404)
+            raise ApiError(f"you have no checkpoint {path}; GET /api/v1/checkpoints lists yours", status=404)
         return card
+
+    def cards(self, owner: str) -> list[SavedAdapter]:
+        """The client's checkpoints, oldest first. Those whose time is over are removed."""
+        mine: list[SavedAdapter] = []
+        for file in self._folder.glob(f"*/*/*/{_CARD}"):
+            card = _read_card(file)
+            if _expired(card):
+                shutil.rmtree(file.parent, ignore_errors=True)
+            elif card.owner == owner:
+                mine.append(card)
+        return sorted(mine, key=lambda card: (card.created, card.path))
 
     def save(
         self, card: SavedAdapter, weights: Weights, moments: Mapping[str, Any] | None, describe: Callable[[Path], Any]
     ) -> None:
-        """Writes a checkpoint, synced, whole or not at all. ``describe`` writes peft's config into the folder.
-
-        Checkpoints whose time is over are removed.
-        """
-        for file in self._folder.glob(f"*/*/*/{_CARD}"):
-            if _expired(_CARDS.validate_json(file.read_bytes())):
-                shutil.rmtree(file.parent, ignore_errors=True)
+        """Writes a checkpoint, synced, whole or not at all. ``describe`` writes peft's config into the folder."""
 
         def fill(folder: Path) -> None:
             describe(folder)
@@ -94,6 +113,12 @@ class CheckpointStore:
         file = folder / _MOMENTS
         moments = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
         return load_file(folder / _MODEL), moments
+
+
+def _read_card(file: Path) -> SavedAdapter:
+    document: dict[str, Any] = read_json(file)
+    document["shape"] = AdapterShape(**document["shape"])
+    return SavedAdapter(**document)
 
 
 def _expired(card: SavedAdapter) -> bool:

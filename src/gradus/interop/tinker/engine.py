@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +20,7 @@ from gradus.interop.tinker.wire import ForwardResult, SampledTokens, SampleResul
 from gradus.policies.local.decoding import Prompt
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
-from gradus.policies.local.sampling import SamplingConfig, Uniforms
-from gradus.policies.local.text_ids import tokens_to_stop
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample, ints, split
 from gradus.training.engine.forward import PLAIN, compare_tokens, disable_dropout, score_tokens, vocabulary_size
@@ -161,21 +162,20 @@ def _prompt_scores(loaded: LoadedModel, order: SampleOrder) -> tuple[Tensor, tup
 
 def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[SampledTokens]:
     """Samples the answers with these numbers together. Each has randomness of its own."""
-    rows = [SampledTokens() for _ in numbers]
-    randomness = [np.random.default_rng(child_seed(order.seed, "sample", number)) for number in numbers]
+    rows = [_SampledRow(np.random.default_rng(child_seed(order.seed, "sample", number))) for number in numbers]
     decoder = policy.decoder(len(rows), stops=order.stops)
     # Texts that end an answer are looked for behind each piece, so that little is sampled in vain.
     piece = min(order.budget, _PIECE) if order.stop_texts else order.budget
+    ending = _text_end(policy.loaded.tokenizer, order.stop_texts)
     while going := [place for place, row in enumerate(rows) if not row.stop]:
-        # A whole piece is drawn in any case, so that the next one does not depend on how long this one may be.
-        prompts = [_prompt(place, rows[place].ids, order, randomness[place].random(piece)) for place in going]
+        prompts = [rows[place].prompt(place, order, piece) for place in going]
         for place, answer in zip(going, decoder.answer(prompts), strict=True):
             row = rows[place]
             row.ids += answer.ids
             row.logprobs += answer.logprobs
             if not np.isfinite(answer.logprobs).all():
                 raise ApiError("the model's logits are not finite, so nothing can be drawn; load earlier weights")
-            length = tokens_to_stop(order.stop_texts, policy.loaded.renderer.ids.decode, row.ids)
+            length = ending(row.ids)
             if length is not None:
                 del row.ids[length:]
                 del row.logprobs[length:]
@@ -183,13 +183,40 @@ def _answers(policy: LocalPolicy, order: SampleOrder, numbers: range) -> list[Sa
                 row.stop = "stop"
             elif len(row.ids) >= order.budget:
                 row.stop = "length"
-    return rows
+    return [SampledTokens(ids=row.ids, logprobs=row.logprobs, stop=row.stop) for row in rows]
 
 
-def _prompt(place: int, said: Sequence[int], order: SampleOrder, uniforms: Uniforms) -> Prompt:
-    """What is read before the next tokens of an answer."""
-    tokens = (*order.prompt, *said)
-    # The last token of an answer is not in the cache yet.
-    past = len(tokens) - 1 if said else 0
-    budget = min(len(uniforms), order.budget - len(said))
-    return Prompt(row=place, past=past, new=tokens[past:], uniforms=uniforms, budget=budget)
+@dataclass
+class _SampledRow:
+    """One answer on its way."""
+
+    randomness: np.random.Generator
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    # Why it has ended; empty before.
+    stop: str = ""
+
+    def prompt(self, place: int, order: SampleOrder, piece: int) -> Prompt:
+        """What is read before the next piece."""
+        tokens = (*order.prompt, *self.ids)
+        # The last token of an answer is not in the cache yet.
+        past = len(tokens) - 1 if self.ids else 0
+        budget = min(piece, order.budget - len(self.ids))
+        # A whole piece is drawn in any case, so that the next one does not depend on how long this one may be.
+        uniforms = self.randomness.random(piece)
+        return Prompt(row=place, past=past, new=tokens[past:], uniforms=uniforms, budget=budget)
+
+
+def _text_end(tokenizer: Any, texts: Sequence[str]) -> Callable[[list[int]], int | None]:
+    """Returns a function that says how many ids an answer has until a stop text is complete in it; None while none is."""
+
+    def length(ids: list[int]) -> int | None:
+        def is_complete(count: int) -> bool:
+            text = tokenizer.decode(ids[:count])
+            return any(stop in text for stop in texts)
+
+        if not texts or not is_complete(len(ids)):
+            return None
+        return next(count for count in range(1, len(ids) + 1) if is_complete(count))
+
+    return length

@@ -7,11 +7,11 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ValidationError, create_model
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
-from gradus.interop.serving.requests import ApiError, validated
+from gradus.interop.serving.requests import ApiError
 
 
 @cache
@@ -50,12 +50,21 @@ def _release(version: str) -> list[int]:
 
 def parse(name: str, body: bytes) -> Any:
     """Reads the JSON of a request by the SDK's type ``name``. Raises ApiError, 400, for what that type does not take."""
-    return validated(getattr(_part("types"), name), body)
+    return _read(getattr(_part("types"), name), body)
 
 
 def parse_forward(body: bytes, field: str) -> Any:
     """Reads the JSON of a forward or forward_backward request, whose data stand in ``field``."""
-    return validated(_forward_body(field), body)
+    return _read(_forward_body(field), body)
+
+
+def _read(kind: type[BaseModel], body: bytes) -> Any:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ApiError(f"{place or 'the body'}: {first['msg']}", code="invalid_request") from None
 
 
 @cache

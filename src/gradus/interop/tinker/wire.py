@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,14 +53,14 @@ class ForwardResult:
     metrics: Mapping[str, float]
 
 
-@dataclass
+@frozen_record
 class SampledTokens:
-    """One sampled sequence, which grows until it ends."""
+    """One sampled sequence."""
 
-    ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    # stop or length; empty before the end
-    stop: str = ""
+    ids: list[int]
+    logprobs: list[float]
+    # stop or length
+    stop: str
 
 
 @frozen_record
