@@ -18,11 +18,12 @@ from transformers import AutoModelForCausalLM
 from gradus.core import ConfigError
 from gradus.policies.local.export import export_model
 from gradus.policies.local.folders import check_model_source, find_model
-from gradus.policies.local.gguf import dequantize
+from gradus.policies.local.gguf import dequantize, read_source, source_facts
 from gradus.policies.local.gguf_writer import go_template
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, write_settings
+from gradus.training.run.checkpoints import save_model
 
 pytest.importorskip("gguf")
 LLAMA3 = {
@@ -175,7 +176,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_a_path_of_a_gguf_file_is_a_model_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Loading and checking take the file."""
+    """Loading, checking and saving take the file; the card of what was trained from it says where it came from."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     export_model(tiny("llama", tmp_path / "model"), tmp_path / "tiny", gguf="f16")
     file = tmp_path / "tiny" / "tiny-f16.gguf"
@@ -187,5 +188,11 @@ def test_a_path_of_a_gguf_file_is_a_model_everywhere(
     assert find_model(file) == folder == Path(check_model_source(str(file)))
     loaded = load_model(folder)
     assert loaded.model.lm_head.weight is loaded.model.model.embed_tokens.weight
+    save_model(tmp_path / "trained", loaded)
+    source = read_source(tmp_path / "trained")
+    assert source == {"file": "tiny-f16.gguf", "name": "tiny-f16", "license": "", "quantization": "F16"}
+    assert source_facts(tmp_path / "trained") == ["trained from tiny-f16, dequantized from F16 (`tiny-f16.gguf`)"]
+    export_model(tmp_path / "trained", tmp_path / "exported")
+    assert "dequantized from F16" in (tmp_path / "exported" / "README.md").read_text()
     with pytest.raises(ConfigError, match="expected a GGUF file"):
         find_model(tmp_path / "other.gguf")

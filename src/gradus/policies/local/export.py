@@ -21,6 +21,7 @@ from gradus.core.files import replaceable, write_folder
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import JsonDict
 from gradus.policies.local.folders import adapter_base
+from gradus.policies.local.gguf import copy_source, source_facts
 from gradus.policies.local.gguf_writer import FORMATS, check_gguf, gguf_name, write_gguf
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -120,7 +121,7 @@ def _card(exported: LoadedModel, result: ExportResult, source: Path, results: Re
     settings = exported.settings
     contents = CardContents(
         title=result.path.name,
-        facts=_facts(result, source, exported.path),
+        facts=[*_facts(result, source, exported.path), *source_facts(exported.path)],
         results=results,
         adapters_of=None if result.merged else adapter_base(source),
         question=example_question(exported.renderer, settings.system_prompt),
@@ -197,6 +198,7 @@ def write_model(folder: Path, loaded: LoadedModel, state: Mapping[str, Tensor] |
         loaded.model.save_pretrained(folder, state_dict=state)
         loaded.tokenizer.save_pretrained(folder)
     write_settings(folder, loaded.settings)
+    copy_source(loaded.path, folder)
 
 
 def _write_folder(folder: Path, exported: LoadedModel) -> None:
