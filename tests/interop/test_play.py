@@ -53,7 +53,7 @@ def test_the_audits_finds_come_while_it_runs_and_the_verdict_when_it_ends(client
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [('{"completion": 1}', 400), ('{"text": "a"}', 400), ("no json", 400), (f'{{"completion": "{"a" * 5000}"}}', 413)],
+    [('{"completion": 1}', 400), ('{"text": "a"}', 400), ("no json", 400), (f'{{"completion": "{"a" * 5000}"}}', 400)],
 )
 def test_what_is_no_completion_is_refused_in_a_sentence(client: TestClient, body: str, status: int):
     reply = client.post("/score", content=body)

@@ -18,7 +18,8 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.interop.serving.text import chat_loop, conversation_ids
+from gradus.interop.serving.requests import ChatRequest
+from gradus.interop.serving.text import begin_chat, chat_loop
 from gradus.policies.local.decoding import Decoder
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
@@ -214,7 +215,8 @@ def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) 
 def test_conversations_extend_what_was_sampled(client: openai.OpenAI, loaded: LoadedModel) -> None:
     turns = [*HELLO, {"role": "assistant", "content": "15"}, {"role": "user", "content": "And 8 + 8?"}]
     rendered = loaded.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    assert conversation_ids(loaded, turns) == rendered
+    _, turn = begin_chat(loaded, *ChatRequest(messages=turns).read())
+    assert list(turn.prompt) == rendered
     odd = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     assert client.chat.completions.create(model="tiny", messages=odd, max_tokens=1).choices
 

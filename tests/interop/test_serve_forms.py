@@ -23,7 +23,8 @@ from gradus.core.records import ToolCall
 from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.generation import Generation, Sampled
-from gradus.interop.serving.text import LocalChoice, ReplyText, conversation_ids
+from gradus.interop.serving.requests import ChatRequest
+from gradus.interop.serving.text import LocalChoice, ReplyText, begin_chat
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
@@ -33,6 +34,11 @@ MISTRALS_LEAD = CHATML.replace("+ m.content +", "+ (' ' if m.role == 'assistant'
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 CALL = write_calls([ToolCall(name="look", arguments={})])
 ASKED = [{"role": "user", "content": "q"}]
+
+
+def conversation_ids(loaded: LoadedModel, messages: list[dict[str, Any]]) -> list[int]:
+    """The prompt of a request with these messages."""
+    return list(begin_chat(loaded, *ChatRequest(messages=messages).read())[1].prompt)
 
 
 def loaded_with(template: str, **options: Any) -> LoadedModel:
@@ -53,7 +59,7 @@ def said(
     loaded: LoadedModel, ids: Sequence[int], finish: str = "stop", *, plain: bool = False, stops: Sequence[str] = ()
 ) -> tuple[ReplyText, list[str]]:
     """A reply of these tokens, and the pieces in which its text came."""
-    text = ReplyText(loaded.tokenizer, None if plain else loaded.renderer, stops)
+    text = ReplyText(loaded.renderer.ids, "" if plain else loaded.renderer.opened, stops)
     pieces: list[str] = []
     for place, token in enumerate(ids):
         if not text.finish:
@@ -66,7 +72,8 @@ def answered(loaded: LoadedModel, ids: Sequence[int], finish: str) -> ChatAnswer
 
     async def collect() -> ChatAnswer:
         generation = Generation(prompt=[1], sampling=SamplingConfig(), budget=1, seed=0, tell=lambda _: None)
-        reply = LocalChoice(loaded, generation, stops=(), tools=TOOLS)
+        chat = begin_chat(loaded, *ChatRequest(messages=ASKED, tools=TOOLS).read())
+        reply = LocalChoice(loaded, generation, chat=chat, whole=True)
         for place, token in enumerate(ids):
             reply.tell(Sampled(id=token, logprob=-0.1, finish=finish if place == len(ids) - 1 else None))
         (answer,) = [part async for part in reply.parts()]
@@ -121,8 +128,8 @@ def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     assert answer.message.content == f"<think>\nI could\n{CALL}"
     assert (answer.message.calls, answer.finish) == ((), "length")
     closed = loaded.tokenizer.encode(f"now</think>\n{CALL}", add_special_tokens=False)
-    for finish, told in (("stop", "tool_calls"), ("length", "length")):
-        answer = answered(loaded, [*closed, loaded.renderer.stop_id], finish)
+    for last, finish, told in (([loaded.renderer.stop_id], "stop", "tool_calls"), ([], "length", "length")):
+        answer = answered(loaded, [*closed, *last], finish)
         assert (len(answer.message.calls), answer.finish) == (1, told)
 
 

@@ -11,12 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 from tiny_qwen2 import make_tiny_qwen2
 
-from gradus.core import Message, ToolCall, Usage
+from gradus.core import Action, Message, ToolCall, Usage
 from gradus.core.calls import write_calls
 from gradus.interop.serving.answers import ChatAnswer, answer_of, chat_events, chat_reply
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.requests import ApiError, ChatRequest
-from gradus.interop.serving.text import conversation_ids
+from gradus.interop.serving.text import begin_chat
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig
@@ -28,6 +28,11 @@ CALL = write_calls([ToolCall(name="look", arguments={"at": "figs"})])
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096), tool_calls="json")
+
+
+def conversation_ids(loaded: LoadedModel, messages: Any, tools: Any) -> list[int]:
+    """The prompt of a request with these messages and tools."""
+    return list(begin_chat(loaded, *ChatRequest(messages=messages, tools=tools).read())[1].prompt)
 
 
 def history(**changes: Any) -> list[dict[str, Any]]:
@@ -60,7 +65,6 @@ def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(loaded: Loaded
 @pytest.mark.parametrize(
     ("messages", "tools", "said"),
     [
-        (history(), [], "tools is empty"),
         (history(tool_call_id="other"), TOOLS, "no call has the id 'other'"),
         (history()[:3], TOOLS, "before the answer"),
         (history(), [{"type": "function"}], "Field required"),
@@ -75,8 +79,8 @@ class Said:
     """A choice whose answer is this text, read by the model's own renderer."""
 
     def __init__(self, loaded: LoadedModel, text: str) -> None:
-        message, usage = answer_message(loaded.renderer, TOOLS, text), Usage()
-        self.whole = answer_of(text, message, cut=False, usage=usage, call_id=lambda place: f"c0000000{place}")
+        message = answer_message(loaded.renderer, TOOLS, text)
+        self.whole = answer_of(Action(text=text, usage=Usage()), message, lambda place: f"c0000000{place}")
 
     async def parts(self) -> AsyncIterator[str | ChatAnswer]:
         yield self.whole
@@ -102,13 +106,13 @@ def replied(loaded: LoadedModel, text: str, *, streamed: bool = False, **options
     asked, said = ChatRequest(model="tiny", messages=history(), tools=TOOLS, **options), Said(loaded, text)
 
     async def collect() -> list[str]:
-        return [each async for each in chat_events({}, asked, [said])]
+        return [each async for each in chat_events(0, asked, [said])]
 
     if streamed:
         *chunks, done = asyncio.run(collect())
         assert done == "data: [DONE]\n\n"
         return joined([json.loads(each.removeprefix("data: "))["choices"][0] for each in chunks])
-    (choice,) = chat_reply({}, [said.whole])["choices"]
+    (choice,) = chat_reply(0, asked, [said.whole])["choices"]
     return choice["message"], choice["finish_reason"]
 
 

@@ -165,10 +165,7 @@ def test_a_server_is_given_time_and_rows(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Any, option: str, expected: float
 ) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "gradus.runs.stages.training_stages.HttpSampler", lambda model, **options: given.update(options)
-    )
-    monkeypatch.setattr("gradus.runs.stages.training_stages.served_model", lambda url, **_: "m")
+    monkeypatch.setattr("gradus.runs.stages.training_stages.HttpSampler", lambda **options: given.update(options))
     server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "correction": "truncate"}
     served_sampler(str(taught / "best"), GrpoConfig(**{**server, **changes}), tmp_path)
     assert given[option] == expected
@@ -182,9 +179,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path
     loaded = load_model(taught / "best")
     with serving(taught, tmp_path) as address:
         sampling = SamplingConfig(max_new_tokens=5)
-        policy = HttpSampler(
-            "taught", base_url=address, renderer=loaded.renderer, sampling=sampling, retries=0, api_key=TOKEN
-        )
+        policy = HttpSampler(base_url=address, renderer=loaded.renderer, sampling=sampling, retries=0, api_key=TOKEN)
         for folder, says in ((tmp_path / "wider", "of another shape"), (tmp_path / "nowhere", "0 tensors")):
             with pytest.raises(Exception, match=rf"did not take the new weights: 409: .*{says}"):
                 policy.reload(folder)

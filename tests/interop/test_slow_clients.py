@@ -28,7 +28,7 @@ def test_a_client_that_does_not_end_its_request_is_let_go(serve: Any, monkeypatc
         await send({"type": "http.response.body", "body": b""})
 
     monkeypatch.setattr(servers, "_COMING", 0.5)
-    config = servers.server_config(app, lifespan="off")
+    config = servers.server_config(app, ws="auto", lifespan="off")
     with serve(config) as address, connect(f"ws://{address}", proxy=None) as websocket:
         host, _, port = address.partition(":")
         half, kept, slow = (socket.create_connection((host, int(port)), 20) for _ in range(3))

@@ -110,7 +110,7 @@ def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
     loaded = load_model(folder)
     options: dict[str, Any] = {"renderer": loaded.renderer, "sampling": SAMPLING}
     with serving(folder, pytestconfig) as address:
-        policy = HttpSampler("nano", base_url=address, **options)
+        policy = HttpSampler(base_url=address, **options)
         gaps = [largest_gap(policy, loaded, length, length) for length in (8, 40, 250)]
         assert room_behind(250, SAMPLING.max_new_tokens, policy.context, "server") == 6
         push = weights_to_server(policy, tmp_path / "sampler")

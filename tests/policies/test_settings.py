@@ -10,7 +10,8 @@ import pytest
 from fakes import echo
 
 from gradus.core import ConfigError
-from gradus.interop.serving.text import chat_loop, conversation_ids
+from gradus.interop.serving.requests import ChatRequest
+from gradus.interop.serving.text import begin_chat, chat_loop
 from gradus.policies.local.folders import is_hub_name
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
@@ -46,11 +47,14 @@ def test_a_model_samples_as_it_was_trained(folder: Path):
 
 def test_a_conversation_begins_with_the_system_prompt_of_training(folder: Path):
     loaded = load_model(folder)
-    asked = [{"role": "user", "content": "w1"}]
-    told = [{"role": "system", "content": "w7 w8 w9"}, *asked]
-    assert conversation_ids(loaded, asked) == conversation_ids(loaded, told)
-    own = [{"role": "system", "content": "w5"}, *asked]
-    assert conversation_ids(loaded, own) != conversation_ids(loaded, told), "one's own system prompt stays"
+
+    def prompt(*system: dict[str, str]) -> tuple[int, ...]:
+        request = ChatRequest(messages=[*system, {"role": "user", "content": "w1"}])
+        return begin_chat(loaded, *request.read())[1].prompt
+
+    told = prompt({"role": "system", "content": "w7 w8 w9"})
+    assert prompt() == told
+    assert prompt({"role": "system", "content": "w5"}) != told, "one's own system prompt stays"
 
 
 def test_chat_answers_with_the_sampling_of_training(folder: Path):

@@ -211,7 +211,7 @@ def serve(
             app = openenv.create_app(spec, sessions=sessions, hosts=hosts)
             place = url(listener, host, scheme="ws")  # its clients keep a connection for an episode
             note(f"{spec.name} for up to {sessions} sessions at {place}; Ctrl-C stops")
-            return serve_until_stopped(openenv.server_config(app, host=host, port=port), listener)
+            return serve_until_stopped(openenv.server_config(app), listener)
         assert isinstance(source, str | Path)  # an environment is served with env
         # Without a list of hosts anybody in the network may ask.
         if hosts is None and not (keys if train else token):
@@ -232,7 +232,7 @@ def serve(
             service = TrainingService(engine, CheckpointStore(Path(out)), name=name, seed=seed)
             app = training_app(service, keys=keys, hosts=hosts)
             note(f"training of {name} at {url(listener, host)}; checkpoints in {out}; Ctrl-C stops")
-            return serve_until_stopped(server_config(app, ws="none"), listener)
+            return serve_until_stopped(server_config(app), listener)
         from gradus.interop.serving import app as serving
         from gradus.policies.local.settings import free_sampling
 

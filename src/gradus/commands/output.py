@@ -138,7 +138,7 @@ def serve_page(app: Any, port: int, what: str) -> None:
 
     with listen("127.0.0.1", port) as listener:
         note(f"{what} at {url(listener, '127.0.0.1')}; Ctrl-C stops")
-        serve_until_stopped(server_config(app, ws="none"), listener)
+        serve_until_stopped(server_config(app), listener)
 
 
 def problem(text: str, color: str = "red") -> None:

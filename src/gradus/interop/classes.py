@@ -14,7 +14,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
-from gradus.core import ConfigError, EnvironmentSpec, Language, Observation
+from gradus.core import ConfigError, EnvironmentSpec, Observation
 from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script, policy_factory
@@ -39,11 +39,13 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     def random_move(_: Observation, script: Script) -> str:
         return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
 
+    teacher = "random" if actions else None  # random digits teach nobody
     ladder = ["random"]
     # With actions a random one stands in for silence, so silence is no floor.
     if not actions:
         ladder.insert(0, "silence")
     if has_expert:
+        teacher = "expert"
         ladder.append("expert")
     spec = game_spec(
         name or kind.__name__.lower(),
@@ -53,14 +55,12 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
         moves=(lambda seed: Random(seed).choice(actions)) if actions else None,
         max_turns=turns,
         per_turn=True,
-        teacher="expert" if has_expert else "random",
+        teacher=teacher,
         ladder=ladder,
     )
-    if has_expert:
-        return replace(spec, policies={**spec.policies, "expert": policy_factory("expert", _expert)})
-    if not actions:  # random digits teach nobody, and a game's recipe begins with a teacher and a vocabulary
-        return replace(spec, teacher=None, language=Language(), recipe=None)
-    return spec
+    if not has_expert:
+        return spec
+    return replace(spec, policies={**spec.policies, "expert": policy_factory("expert", _expert)})
 
 
 def _expert(_: Observation, script: Script) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,9 +58,7 @@ def live_page(folder: Path) -> str:
     page = page.replace("<head>", f'<head><meta http-equiv="refresh" content="{_SECONDS}">', 1)
     pace = html.escape(progress(folder, record.grpo))
     front = f'<section id="live" style="{_STYLE}"><p><b>{pace}</b></p>{answers(folder)}</section>'
-    head, tag, rest = page.partition("<body")
-    opening, _, body = rest.partition(">")
-    return f"{head}{tag}{opening}>{front}{body}"
+    return re.sub("<body[^>]*>", lambda tag: tag[0] + front, page, count=1)
 
 
 def progress(folder: Path, records: Sequence[Any]) -> str:

@@ -8,7 +8,7 @@ from math import fsum, inf
 from pathlib import Path
 from threading import Lock, Thread
 
-from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -33,7 +33,7 @@ class _Attempt(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    completion: StrictStr
+    completion: StrictStr = Field(max_length=_LETTERS)
 
 
 @dataclass(kw_only=True)
@@ -104,9 +104,8 @@ def play_app(exploit: ExploitPage) -> Starlette:
         try:
             attempt = _Attempt.model_validate_json(await request.body())
         except ValidationError:
-            return JSONResponse({"error": 'expected {"completion": TEXT} and nothing else'}, status_code=400)
-        if len(attempt.completion) > _LETTERS:
-            return JSONResponse({"error": f"a completion has at most {_LETTERS:,} characters"}, status_code=413)
+            expected = f'expected {{"completion": TEXT}} of at most {_LETTERS:,} characters, and nothing else'
+            return JSONResponse({"error": expected}, status_code=400)
         return JSONResponse(await run_in_threadpool(exploit.scores, attempt.completion))
 
     routes = [Route("/", page), Route("/state", state), Route("/score", score, methods=["POST"])]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -43,10 +43,10 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen at {host}:{port} ({error}); choose another --port or --host") from error
 
 
-def server_config(app: Any, **options: Any) -> uvicorn.Config:
+def server_config(app: Any, *, ws: Literal["none", "auto"] = "none", **options: Any) -> uvicorn.Config:
     """Says how uvicorn serves all applications of the house: quiet, and without patience for requests that do not come."""
     limits = {"http": ImpatientProtocol, "timeout_graceful_shutdown": _GRACE}
-    return uvicorn.Config(app, log_level="warning", access_log=False, **limits, **options)
+    return uvicorn.Config(app, log_level="warning", access_log=False, ws=ws, **limits, **options)
 
 
 class ImpatientProtocol(HttpToolsProtocol):

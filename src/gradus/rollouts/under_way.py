@@ -277,21 +277,6 @@ def make_environment(spec: EnvironmentSpec) -> Environment:
         raise ConfigError(f"{spec.name} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def stepped_episode(
-    spec: EnvironmentSpec,
-    environment: Environment,
-    task: Task,
-    first: Observation,
-    taken: Sequence[tuple[str, Observation]],
-) -> Episode:
-    """Return the episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
-    row = UnderWay(spec=spec, task=task, group=0, member=0, environment=environment)
-    row.opened(first, None)
-    for answer, after in taken:
-        row.take(Action(text=answer), after, None, spec.max_turns)
-    return row.closed("client")
-
-
 def start_of(observation: Observation, system_prompt: str, tools: Sequence[Any]) -> Start:
     """Return what a policy can know before it answers, by name."""
     return {

@@ -29,7 +29,7 @@ from gradus.core import (
 from gradus.policies.local.loading import LoadedModel, LoadedTokenizer
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.vllm.http_sampler import HttpSampler, served_model
+from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import replay
 from gradus.training.data.answer_targets import AnswerTargets, padded
 from gradus.training.data.microbatches import microbatches
@@ -170,14 +170,7 @@ class ServedTeacher:
             raise ConfigError(
                 "a server scores at temperature 1 without top_p and top_k; sample so too, or name a model folder as the teacher"
             )
-        server = served_model(address, api_key=None)
-        self._server = HttpSampler(
-            server,
-            base_url=address,
-            renderer=student.renderer,
-            sampling=sampling,
-            name=f"{server} at {address}",
-        )
+        self._server = HttpSampler(base_url=address, renderer=student.renderer, sampling=sampling)
         self._check_same_words(student)
 
     @property

@@ -29,7 +29,7 @@ from gradus.core.values import Json, JsonDict
 from gradus.interop.servers import listen, server_config, url
 from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.endpoint import CLIENT_LEFT, endpoint_app
-from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
+from gradus.interop.serving.requests import ApiError, ChatRequest
 
 _MOST_CONNECTIONS = 512
 _TOGETHER = 0.001  # seconds for calls that an agent makes at the same time to come in
@@ -120,11 +120,11 @@ class Inbox:
         self.refusals: list[str] = []
         # What a call asked for and the run decides.
         self.overruled: JsonDict = {}
-        self._calls: list[PendingCall] = []
+        # Calls that came and were not answered yet.
+        self.waiting: list[PendingCall] = []
         self._end: Ended | None = None
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[PendingCall | Ended] = asyncio.Queue()
-        self._waiting = 0
+        self._arrived = asyncio.Event()
         self._closed: ApiError | None = None
 
     def put_call(self, call: PendingCall) -> None:
@@ -132,56 +132,48 @@ class Inbox:
         if self._closed is not None:
             raise self._closed
         # An agent that asks without end would fill the memory of the run.
-        if self._waiting >= _MOST_WAITING:
+        if len(self.waiting) >= _MOST_WAITING:
             raise ApiError(f"{_MOST_WAITING} calls of this episode wait for an answer; wait for them", status=429)
-        self._waiting += 1
-        # The server has a thread of its own, and queues of asyncio are not safe between threads.
-        self._loop.call_soon_threadsafe(self._events.put_nowait, call)
+        # The server has a thread of its own.
+        self._loop.call_soon_threadsafe(self._add, call)
 
     def put_end(self, end: Ended) -> None:
         """Say that the agent is done."""
         with suppress(RuntimeError):  # the loop is gone when the process ends
-            self._loop.call_soon_threadsafe(self._events.put_nowait, end)
+            self._loop.call_soon_threadsafe(self._add, end)
 
     async def next(self) -> PendingCall | Ended:
         """The next call whose client still waits, or the end."""
         while True:
             # A client that left has no use for an answer, and sampling it would cost a turn.
-            self._calls = [call for call in self.waiting if not call.answer.cancelled()]
-            if self._calls:
+            self.waiting = [call for call in self.waiting if not call.answer.cancelled()]
+            if self.waiting:
                 # Calls that wait together are answered in an order that their content decides, not their arrival.
-                self._calls.sort(key=attrgetter("content"))
-                return self._calls.pop(0)
+                self.waiting.sort(key=attrgetter("content"))
+                return self.waiting.pop(0)
             if self._end is not None:
                 return self._end
-            self._sort(await self._events.get())
+            self._arrived.clear()
+            await self._arrived.wait()
             # In the agents' loop: calls that a coroutine makes at once have all come then, however busy the machine is.
             together, agents = asyncio.Event(), agents_loop()
             wake = partial(self._loop.call_soon_threadsafe, together.set)
             agents.call_soon_threadsafe(agents.call_later, _TOGETHER, wake)
             await together.wait()
 
-    @property
-    def waiting(self) -> Sequence[PendingCall]:
-        """Calls that came and were not answered yet."""
-        while not self._events.empty():
-            self._sort(self._events.get_nowait())
-        return self._calls
-
-    def _sort(self, event: PendingCall | Ended) -> None:
-        """Put an event where it belongs."""
+    def _add(self, event: PendingCall | Ended) -> None:
         if isinstance(event, Ended):
             self._end = event
         else:
-            self._calls.append(event)
-            self._waiting -= 1
+            self.waiting.append(event)
+        self._arrived.set()
 
     def close(self, why: ApiError) -> None:
         """Refuse all that waits and all that comes."""
         self._closed = why
         for call in self.waiting:
             call.settle(why)
-        self._calls = []
+        self.waiting = []
 
     def refuse(self, error: ApiError) -> None:
         """Take down a refusal, unless the episode is over or the client has left."""
@@ -206,7 +198,7 @@ class Endpoint:
         self.app = endpoint_app(self, hosts=LOOPBACK | {host, *names})
         # A quarter of what this process may open: idle clients must not keep the run from its files.
         most = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        server = uvicorn.Server(server_config(self.app, ws="none", lifespan="off", limit_concurrency=most))
+        server = uvicorn.Server(server_config(self.app, lifespan="off", limit_concurrency=most))
         # A daemon: agents of a run that has ended must not keep its process.
         threading.Thread(target=server.run, args=([listener],), name="gradus-endpoint", daemon=True).start()
 
@@ -239,20 +231,8 @@ class Endpoint:
         self.admit(key)  # the episode may have ended while the request was read
         self._inboxes[key].overruled |= request.ignored
         # What cannot be read is refused here, before it is a turn of the episode.
-        tools = request.offered
-        check_tools(tools)
-        messages, prefill = read_messages(request.conversation)
-        terms = Asked(
-            tools=tuple(tools),
-            choice=request.forced,
-            stop=tuple(request.stops),
-            max_tokens=request.budget,
-            seed=request.seed,
-            prefill=prefill,
-            schema=request.answer_schema,
-            spelled=bool(request.logprobs),
-        )
-        calls = [PendingCall(messages=tuple(messages), asked=terms) for _ in range(request.n or 1)]
+        messages, asked = request.read()
+        calls = [PendingCall(messages=messages, asked=asked) for _ in range(request.n or 1)]
         for call in calls:
             self._inboxes[key].put_call(call)
         return calls

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
-from gradus.core import Action, Asked, EnvironmentSpec, Episode, EpisodeStart, Grader, Observation, Request, Turn
+from gradus.core import Asked, EnvironmentSpec, Episode, Grader, Observation, Turn
 from gradus.core.calls import write_calls
 from gradus.core.findings import Finding
 from gradus.core.records import ToolCall
 from gradus.core.values import Json, JsonDict
+from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.rollouts import roll_out
 from gradus.rollouts.grading import continued_calls
 
@@ -22,25 +23,8 @@ _SLOW = 2.0  # seconds of a call beyond which waiting for all episodes is costly
 _DEEP = 8  # levels of a schema
 
 
-@dataclass
-class ScriptedModel:
+def _answer(observation: Observation, _: Script) -> str:
     """Calls the first tool that an agent offers once in each conversation, and speaks then; JSON if a form is asked for."""
-
-    name: str = "scripted"
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> ScriptedModel:
-        """Answer these episodes."""
-        return self
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        """Answer each request."""
-        return [Action(text=_answer(request.observation)) for request in requests]
-
-    def close(self) -> None:
-        """Keep nothing."""
-
-
-def _answer(observation: Observation) -> str:
     asked = observation.asked or Asked()
     has_result = any(message.role == "tool" for message in observation.messages)
     if asked.tools and (asked.choice or not has_result):
@@ -52,22 +36,19 @@ def _answer(observation: Observation) -> str:
     return "It is 4." if asked.schema is None else json.dumps(sample(asked.schema))
 
 
-def sample(schema: Json) -> Any:
-    """Return a small value that fits a JSON schema; an empty object for one that says nothing.
+def sample(schema: Json, root: Json | None = None, depth: int = _DEEP) -> Any:
+    """Return a small value that fits a JSON schema; an empty object for one that says nothing. ``root``: what references refer to.
 
     >>> sample({"type": "object", "properties": {"n": {"type": "integer"}}})
     {'n': 1}
     """
-    return _sample(schema, schema, _DEEP)
-
-
-def _sample(schema: Json, root: Json, depth: int) -> Any:
+    root = root or schema
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         schema = cast(Json, root.get("$defs", {}).get(name, {}))
     for name in ("anyOf", "oneOf", "allOf"):
         if schema.get(name):
-            return _sample(schema[name][0], root, depth)
+            return sample(schema[name][0], root, depth)
     for name in ("const", "default"):
         if name in schema:
             return schema[name]
@@ -78,9 +59,9 @@ def _sample(schema: Json, root: Json, depth: int) -> Any:
         kind = cast(list[str], kind)[0]
     if kind == "object" and depth:
         properties: dict[str, Json] = schema.get("properties") or {}
-        return {name: _sample(field, root, depth - 1) for name, field in properties.items()}
+        return {name: sample(field, root, depth - 1) for name, field in properties.items()}
     if kind == "array" and depth:
-        return [_sample(schema.get("items") or {}, root, depth - 1)]
+        return [sample(schema.get("items") or {}, root, depth - 1)]
     plain: JsonDict = {"string": "x", "integer": 1, "number": 1.0, "boolean": True, "null": None}
     return plain.get(str(kind), {})
 
@@ -99,7 +80,8 @@ def check_agent(spec: EnvironmentSpec) -> tuple[Finding, ...]:
     hasty = replace(spec, stepping=replace(spec.stepping, episode_seconds=seconds), true_reward=_nothing)
     import_module("openai")  # once a process, and no time of the agent's
     started = time.monotonic()
-    (episode,) = roll_out(hasty, ScriptedModel(), [spec.train_task(0)], grader=grader).episodes
+    model = FunctionPolicy("scripted", _answer)
+    (episode,) = roll_out(hasty, model, [spec.train_task(0)], grader=grader).episodes
     return tuple(_findings(episode, time.monotonic() - started))
 
 

@@ -23,7 +23,7 @@ from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
-from gradus.core import Action, Asked, Message, Observation, StopReason, ToolCall, Usage
+from gradus.core import Action, Asked, Message, Observation, ToolCall
 from gradus.core.calls import read_message
 from gradus.core.errors import ModelFault
 from gradus.core.values import Json, JsonDict, plain
@@ -276,13 +276,11 @@ class AgentEnvironment:
             )
         return observation
 
-    async def step(self, action: Action | Message | str) -> Observation:
+    async def step(self, action: Action | str) -> Observation:
         """Answer the call that waits, and wait for the next one or for the end."""
         if self._call is None or self._inbox is None:
             raise AgentFault("expected reset before this step: no call waits for an answer")
-        # Policies give whole actions; people who step by hand give texts or messages.
-        if isinstance(action, Message):
-            action = Action(text=action.content, message=action)
+        # Policies give whole actions; who steps by hand gives a text.
         action = Action(text=action) if isinstance(action, str) else action
         # From here on nothing waits: a second step without a new call is a fault.
         call = self._call
@@ -463,26 +461,12 @@ def _answer(action: Action, call: PendingCall, turn: int) -> tuple[ChatAnswer, t
     """An answer as the client gets it, and its calls with the ids that the model sees."""
     tools = call.asked.tools
     message = action.message or (read_message(action.text, tools=tools) if tools else None)
-    answer = answer_of(
-        action.text,
-        message,
-        cut=action.stop is StopReason.TOKEN_LIMIT,
-        usage=action.usage or Usage(),
-        call_id=lambda place: f"call_{turn:04d}{place:04d}",
-        tokens=_spelled(action),
-    )
+    answer = answer_of(action, message, lambda place: f"call_{turn:04d}{place:04d}")
     if message is None or not answer.message.calls:
         return answer, ()
     # Some templates take no ids but of nine letters and digits.
     calls = [replace(one, id=one.id or f"c{turn:04d}{place:04d}") for place, one in enumerate(message.calls)]
     return answer, tuple(calls)
-
-
-def _spelled(action: Action) -> Sequence[tuple[str, float]]:
-    """The text and the log-prob of each token, if the client asked for them."""
-    if not action.spelled or action.tokens is None:
-        return ()
-    return list(zip(action.spelled, action.tokens.logprobs, strict=True))
 
 
 def _plain(result: Any) -> Any:

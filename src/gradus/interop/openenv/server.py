@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from random import SystemRandom
-from threading import Lock
+from threading import Semaphore
 from typing import Any, cast
 
 import anyio.to_thread
@@ -22,13 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gradus.core import Environment, EnvironmentSpec, Observation, Task
-from gradus.core.values import Json, plain
+from gradus.core import Action, Environment, EnvironmentSpec, Observation, StopReason, Task
+from gradus.core.values import Json
 from gradus.core.waiting import blocking
 from gradus.interop import servers
 from gradus.interop.openenv.client import WireError, dumps, loads, observation_data
 from gradus.rollouts.grading import grade_episodes
-from gradus.rollouts.under_way import checked_prompt, received, stepped_episode
+from gradus.rollouts.under_way import UnderWay
 from gradus.version import __version__
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
@@ -70,9 +70,9 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     }
     routes = [_page(path, value) for path, value in pages.items()]
     routes.append(_page("/mcp", _NO_MCP, method="POST"))
-    app = Starlette(routes=[WebSocketRoute("/ws", serve), *routes], middleware=[Middleware(servers.Guard, hosts=hosts)])
-    app.state.places = places
-    return app
+    return Starlette(
+        routes=[WebSocketRoute("/ws", serve), *routes], middleware=[Middleware(servers.Guard, hosts=hosts)]
+    )
 
 
 def _action(spec: EnvironmentSpec) -> Json:
@@ -82,14 +82,14 @@ def _action(spec: EnvironmentSpec) -> Json:
     return _ACTION if typed is None else {"title": "Action", "anyOf": [dict(typed), _ACTION]}
 
 
-def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
+def server_config(app: Starlette) -> uvicorn.Config:
     """Says how uvicorn should serve it: without compression of messages, which costs more than it saves here.
 
     Pings find clients that vanished without a word; their sessions are freed within 40 seconds.
     """
     pings = {"ws_ping_interval": 20.0, "ws_ping_timeout": 20.0}
     sizes = {"ws_per_message_deflate": False, "ws_max_size": _MAX_MESSAGE}
-    return servers.server_config(app, host=host, port=port, **pings, **sizes)
+    return servers.server_config(app, ws="auto", **pings, **sizes)
 
 
 async def _serve(socket: WebSocket, session: EnvironmentSession, *, threads: bool) -> None:
@@ -121,24 +121,17 @@ class SessionSlots:
     """Room for ``capacity`` episodes at once. A session takes a place at its first reset and leaves it when it closes."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.taken = 0
-        self._lock = Lock()  # connections may be handled in threads
+        self._capacity = capacity
+        self._free = Semaphore(capacity)  # connections may be handled in threads
+        self.leave = self._free.release
 
     def take(self) -> None:
         """Take a place. Raises WireError if all are taken; the client may ask again on the same connection."""
-        with self._lock:
-            if self.taken >= self.capacity:
-                raise WireError(
-                    "CAPACITY_REACHED",
-                    f"all {self.capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
-                )
-            self.taken += 1
-
-    def leave(self) -> None:
-        """Give a place back."""
-        with self._lock:
-            self.taken -= 1
+        if not self._free.acquire(blocking=False):
+            raise WireError(
+                "CAPACITY_REACHED",
+                f"all {self._capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
+            )
 
 
 class EnvironmentSession:
@@ -156,11 +149,9 @@ class EnvironmentSession:
         self._spec = spec
         self._places = places
         self._environment: Environment | None = None
-        self._task = Task(environment="", seed=0)
+        self._row: UnderWay | None = None  # the episode, if one has begun and not ended
         self._episode_id: str | None = None
-        self._first = Observation(text="")
-        self._steps: list[tuple[str, Observation]] = []  # answers, and what was seen after each
-        self._open = False  # an episode has begun and not ended
+        self._step_count = 0
         self._acts: Mapping[str, Callable[[Json], Json]] = {
             "reset": self.reset,
             "step": self.step,
@@ -205,25 +196,24 @@ class EnvironmentSession:
             task = self._spec.train_task(SystemRandom().randrange(_STARTS))
         else:
             task = Task(environment=self._spec.name, seed=seed)
-        self._task = replace(task, options={**task.options, **options})
+        task = replace(task, options={**task.options, **options})
         environment = self._renew()
         try:
-            result = environment.reset(seed=task.seed, **self._task.options)
+            result = environment.reset(seed=task.seed, **task.options)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
+        row = UnderWay(spec=self._spec, task=task, group=0, member=0, environment=environment)
+        row.opened(result, None)
+        _refuse_failed(row)
+        self._row = row
         self._episode_id = episode_id
-        self._first = received(result, "reset")
-        prompt = checked_prompt(environment.system_prompt)
-        tools = plain(list(getattr(environment, "tools", ())))
-        self._open = True
-        self._steps = []
-        return observation_data(self._first, prompt, tools)
+        self._step_count = 0
+        return observation_data(row.observation, row.system_prompt, row.tools)
 
     def _renew(self) -> Environment:
         """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
         former = self._environment
-        self._environment = None
-        self._open = False
+        self._environment = self._row = None
         # Taken before the environment is made, as that may be what fills the machine.
         if former is None:
             self._places.take()
@@ -241,46 +231,42 @@ class EnvironmentSession:
 
         Raises WireError if the episode ends with it and has no reward.
         """
-        environment = self._environment
-        if environment is None or not self._open:
+        row = self._row
+        if row is None:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
+        self._row = None  # an environment that raises ends its episode
         text = action.get("text")
-        self._open = False  # also if the environment raises
         if isinstance(text, str):
-            result = environment.step(text)
+            result = row.environment.step(text)
             answer = text
         else:
-            result = self._typed(environment, action)
+            try:
+                result = _step_typed(row.environment, action)
+            except (
+                ValueError,
+                TypeError,
+            ) as error:  # fields that do not fit: the client is told so, and the episode goes on
+                self._row = row
+                raise WireError("VALIDATION_ERROR", str(error)) from error
             answer = dumps(dict(action))
-        observation = received(result, "step", plain_data=getattr(environment, "plain_data", False))
-        self._steps.append((answer, observation))
+        self._step_count += 1
+        row.take(Action(text=answer), result, None, self._spec.max_turns)
+        _refuse_failed(row)
+        if row.stop is None:
+            self._row = row
+        observation = row.observation
         # A limit of rollouts alone would let a client play on for ever.
-        if not observation.terminated and len(self._steps) >= self._spec.max_turns:
+        if row.stop is StopReason.TURN_LIMIT:
             observation = replace(observation, truncated=True)
-        self._open = not (observation.terminated or observation.truncated)
         # Environments that pay by step have paid; the others are graded now, while their outcome is there.
-        rewarded = any(after.reward is not None for _, after in self._steps)
-        if not self._open and not rewarded:
-            observation = replace(observation, reward=self._reward(environment))
+        rewarded = any(turn.env_reward is not None for turn in row.turns)
+        if row.stop is not None and not rewarded:
+            observation = replace(observation, reward=self._reward(row))
         return observation_data(observation)
 
-    def _typed(self, environment: Environment, action: Json) -> Observation:
-        """Take typed fields. If they do not fit, the client is told so, and the episode goes on."""
-        step: Callable[[Json], Observation] | None = getattr(environment, "step_typed", None)
-        fields = dict(action)
-        fields.pop("metadata", None)  # stock clients send it, empty
-        try:
-            if step is None or not fields:
-                raise ValueError(f'expected {{"text": "..."}} or the fields of GET /schema, got {sorted(action)}')
-            return step(fields)
-        except (ValueError, TypeError) as error:
-            self._open = True
-            raise WireError("VALIDATION_ERROR", str(error)) from error
-
-    def _reward(self, environment: Environment) -> float:
+    def _reward(self, row: UnderWay) -> float:
         """Returns the default grader's reward of the episode that has ended."""
-        episode = stepped_episode(self._spec, environment, self._task, self._first, self._steps)
-        (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
+        (episode,) = grade_episodes(self._spec, [row.closed("client")], self._spec.grader())
         reward = episode.reward
         if reward is not None and reward.value is not None:
             return reward.value
@@ -294,16 +280,29 @@ class EnvironmentSession:
     @property
     def state(self) -> Json:
         """What a client may know of the episode: its name for it, and the number of its steps."""
-        return {"episode_id": self._episode_id, "step_count": len(self._steps)}
+        return {"episode_id": self._episode_id, "step_count": self._step_count}
 
     def close(self) -> None:
         """Free the environment and its place."""
         environment = self._environment
-        self._environment = None
-        self._open = False
+        self._environment = self._row = None
         if environment is not None:
             # Its place is free once it is gone: what it holds may be what fills the machine.
             try:
                 environment.close()
             finally:
                 self._places.leave()
+
+
+def _refuse_failed(row: UnderWay) -> None:
+    if row.failure is not None:
+        raise WireError("EXECUTION_ERROR", f"{row.failure.type}: {row.failure.message}")
+
+
+def _step_typed(environment: Environment, action: Json) -> Observation:
+    step: Callable[[Json], Observation] | None = getattr(environment, "step_typed", None)
+    fields = dict(action)
+    fields.pop("metadata", None)  # stock clients send it, empty
+    if step is None or not fields:
+        raise ValueError(f'expected {{"text": "..."}} or the fields of GET /schema, got {sorted(action)}')
+    return step(fields)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gradus.core import Message, ToolCall, Usage
+from gradus.core import Action, Message, StopReason, ToolCall, Usage
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.requests import ChatRequest
@@ -59,27 +60,25 @@ async def _whole_answer(choice: Choice) -> ChatAnswer:
     raise AssertionError("expected an answer at the end")
 
 
-def answer_of(
-    text: str,
-    message: Message | None,
-    *,
-    cut: bool,
-    usage: Usage,
-    call_id: Callable[[int], str],
-    tokens: Sequence[tuple[str, float]] = (),
-) -> ChatAnswer:
-    """The answer that a text is. ``message``: with the calls that were read in it; calls that cannot be read are text.
+def answer_of(action: Action, message: Message | None, call_id: Callable[[int], str]) -> ChatAnswer:
+    """An answer as a client gets it. ``message``: with the calls that were read in it; calls that cannot be read are text.
 
-    ``cut``: the text has no end. ``call_id``: gives the id of a call at its place.
+    ``call_id``: gives the id of a call at its place.
     """
     # A call that cannot be read is shown as text: a client could not carry it out.
-    readable = message is not None and not any(call.fault for call in message.calls)
-    if message is None or not message.calls or not readable:
-        plain = Message(role="assistant", content=text)
-        return ChatAnswer(message=plain, finish="length" if cut else "stop", usage=usage, tokens=tokens)
-    calls = [replace(call, id=call_id(place)) for place, call in enumerate(message.calls)]
-    spoken = Message(role="assistant", content=message.content.strip(), calls=tuple(calls))
-    return ChatAnswer(message=spoken, finish="length" if cut else "tool_calls", usage=usage, tokens=tokens)
+    is_readable = message is not None and message.calls and not any(call.fault for call in message.calls)
+    answered = Message(role="assistant", content=action.text)
+    if message is not None and is_readable:
+        calls = [replace(call, id=call_id(place)) for place, call in enumerate(message.calls)]
+        answered = Message(role="assistant", content=message.content.strip(), calls=tuple(calls))
+    finish = "tool_calls" if answered.calls else "stop"
+    logprobs = action.tokens.logprobs if action.spelled and action.tokens else ()
+    return ChatAnswer(
+        message=answered,
+        finish="length" if action.stop is StopReason.TOKEN_LIMIT else finish,
+        usage=action.usage or Usage(),
+        tokens=list(zip(action.spelled, logprobs, strict=True)),
+    )
 
 
 def _content(message: Message) -> JsonDict:
@@ -98,7 +97,11 @@ def _content(message: Message) -> JsonDict:
     return {"content": message.content or None, "tool_calls": calls}
 
 
-def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> JsonDict:
+def _head(number: int, request: ChatRequest) -> JsonDict:
+    return {"id": f"chatcmpl-{number}", "created": int(time.time()), "model": request.model}
+
+
+def chat_reply(number: int, request: ChatRequest, answers: Sequence[ChatAnswer]) -> JsonDict:
     """A whole ``chat.completion``."""
     choices = [
         {
@@ -109,12 +112,13 @@ def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> JsonDict:
         }
         for index, answer in enumerate(answers)
     ]
+    head = _head(number, request)
     return {**head, "object": "chat.completion", "choices": choices, "usage": usage_of(answers)}
 
 
-async def chat_events(head: Json, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
+async def chat_events(number: int, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
     """A ``chat.completion`` in server-sent events: texts as they come, the rest with the reason of the end, the usage if asked for."""
-    head = {**head, "object": "chat.completion.chunk"}
+    head = {**_head(number, request), "object": "chat.completion.chunk"}
     answers: list[ChatAnswer] = []
     try:
         for index, choice in enumerate(choices):

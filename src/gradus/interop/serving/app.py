@@ -41,7 +41,7 @@ from gradus.interop.serving.requests import (
     parse_body,
     validated,
 )
-from gradus.interop.serving.text import LocalChoice, call_opening, check_length, conversation_ids
+from gradus.interop.serving.text import LocalChoice, begin_chat, check_length
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
@@ -106,7 +106,7 @@ def make_app(
 
 def serve(app: Starlette, listener: socket.socket) -> None:
     """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
-    serve_until_stopped(server_config(app, limit_concurrency=_MOST_CONNECTIONS, ws="none"), listener)
+    serve_until_stopped(server_config(app, limit_concurrency=_MOST_CONNECTIONS), listener)
 
 
 class _LocalBackend:
@@ -140,16 +140,12 @@ class _LocalBackend:
 
     async def ask(self, key: str, request: ChatRequest) -> Sequence[LocalChoice]:
         self._check_model(request.model)
-        tools = request.offered
-        is_begun = request.messages[-1].get("role") == "assistant"
-        schema = None if is_begun else request.answer_schema
-        grammar = await self._grammar(Asked(tools=tuple(tools), schema=schema))
-        opening = call_opening(self._loaded, tools, request.forced)
-        prompt = conversation_ids(self._loaded, request.conversation, tools, opening=opening)
-        spelled = bool(request.logprobs)
+        messages, asked = request.read()
+        grammar = await self._grammar(asked)
+        chat = begin_chat(self._loaded, messages, asked)
         choices = [
-            LocalChoice(self._loaded, generation, stops=request.stops, tools=tools, opening=opening, spelled=spelled)
-            for generation in self._generations(request, prompt, request.n or 1, "messages")
+            LocalChoice(self._loaded, generation, stops=asked.stop, chat=chat, whole=bool(asked.tools))
+            for generation in self._generations(request, chat[1].prompt, request.n or 1, "messages")
         ]
         for choice in choices:
             choice.generation.grammar = grammar
@@ -179,8 +175,9 @@ class _LocalBackend:
             for prompt in self._prompts(request)
             for generation in self._generations(sampled, prompt, 1, "prompt")
         ]
-        choices = [LocalChoice(self._loaded, each, stops=request.stops, chat=False) for each in generations]
+        choices = [LocalChoice(self._loaded, each, stops=request.stops) for each in generations]
         for generation in generations:
+            generation.stops = frozenset(request.stop_token_ids or ())
             generation.scored = bool(request.echo) and request.logprobs is not None
             self._batch.submit(generation)
         answers = await while_client_waits(http, whole_answers(choices))
@@ -290,7 +287,6 @@ class _LocalBackend:
                 sampling=_sampling(request, self._sampling),
                 budget=budget,
                 seed=child_seed(seed, index),
-                stops=frozenset(request.stop_token_ids or ()),
             )
             for index in range(count)
         ]

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
@@ -29,9 +28,17 @@ T = TypeVar("T")
 _LITTLE = 2**16  # bytes that are read in a millisecond
 CLIENT_LEFT = 499  # a status that nobody sees, as other servers have it
 Handler = Callable[[Request], Awaitable[Response]]
-_Read = Callable[[Json], Json]
-_Events = Callable[[int, ChatRequest, Choice], AsyncIterator[str]]
-_Reply = Callable[[int, ChatRequest, ChatAnswer], JsonDict]
+# How a dialect asks for a chat, and how it says the answers to it: as events, or whole.
+_Dialect = tuple[
+    Callable[[Json], Json],
+    Callable[[int, ChatRequest, Sequence[Choice]], AsyncIterator[str]],
+    Callable[[int, ChatRequest, Sequence[ChatAnswer]], JsonDict],
+]
+_DIALECTS: Mapping[str, _Dialect] = {
+    "/v1/chat/completions": (dict, chat_events, chat_reply),
+    "/v1/responses": (responses.chat_body, responses.response_events, responses.response_reply),
+    "/v1/messages": (messages.chat_body, messages.message_events, messages.message_reply),
+}
 
 
 class Backend(Protocol):
@@ -66,74 +73,46 @@ def endpoint_app(
 ) -> Starlette:
     """The application. ``hosts``: names that Host and Origin may have, None for any. ``more``: further POST routes, which ask for the
     key as all do but ``/health``."""
-    chats = _Chats(backend)
-    posts = {
-        "/v1/chat/completions": chats.chat,
-        "/v1/responses": chats.respond,
-        "/v1/messages": chats.message,
-        **(more or {}),
-    }
+    numbers = itertools.count()
+    posts = {path: _chat_route(backend, dialect, numbers) for path, dialect in _DIALECTS.items()}
 
-    async def health(request: Request) -> Response:
+    async def health(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{**backend.card(), "object": "model"}]})
 
     return Starlette(
         routes=[
             Route("/health", health),
-            Route("/v1/models", _guarded(backend, chats.models)),
-            *(Route(path, _guarded(backend, handle), methods=["POST"]) for path, handle in posts.items()),
+            Route("/v1/models", _guarded(backend, models)),
+            *(
+                Route(path, _guarded(backend, handle), methods=["POST"])
+                for path, handle in {**posts, **(more or {})}.items()
+            ),
         ],
         lifespan=lifespan,
         middleware=[Middleware(Guard, hosts=hosts)],
     )
 
 
-class _Chats:
-    """The routes that every backend has."""
+def _chat_route(backend: Backend, dialect: _Dialect, numbers: Iterator[int]) -> Handler:
+    """Answers chats in a dialect."""
+    chat_body, events, reply = dialect
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._numbers = itertools.count()
-
-    async def models(self, _: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{**self._backend.card(), "object": "model"}]})
-
-    async def chat(self, http: Request) -> Response:
-        request, choices = await self._begin(http, await read_json(http))
-        head = {"id": f"chatcmpl-{next(self._numbers)}", "created": int(time.time()), "model": request.model}
+    async def handle(http: Request) -> Response:
+        request = parse_chat(chat_body(await read_json(http)), backend.overruled)
+        choices = await backend.ask(_key_of(http), request)
+        request = request.model_copy(update={"model": request.model or backend.card()["id"]})
+        number = next(numbers)
         if request.stream:
-            return await _stream(chat_events(head, request, choices))
+            stream = events(number, request, choices)
+            first = await anext(stream)  # what goes wrong before it has a status of its own
+            return StreamingResponse(_with_errors(first, stream), media_type="text/event-stream")
         answers = await while_client_waits(http, whole_answers(choices))
-        return JSONResponse(chat_reply(head, answers))
+        return JSONResponse(reply(number, request, answers))
 
-    async def respond(self, http: Request) -> Response:
-        return await self._one(http, responses.chat_body, responses.response_events, responses.response_reply)
-
-    async def message(self, http: Request) -> Response:
-        return await self._one(http, messages.chat_body, messages.message_events, messages.message_reply)
-
-    async def _one(self, http: Request, chat_body: _Read, events: _Events, reply: _Reply) -> Response:
-        """One answer in another dialect."""
-        body = chat_body(await read_json(http))
-        if body.get("n") not in (None, 1):
-            raise ApiError("this route gives one answer; leave n out", param="n", code="invalid_value")
-        request, (choice,) = await self._begin(http, body)
-        number = next(self._numbers)
-        if request.stream:
-            return await _stream(events(number, request, choice))
-        (answer,) = await while_client_waits(http, whole_answers([choice]))
-        return JSONResponse(reply(number, request, answer))
-
-    async def _begin(self, http: Request, body: Json) -> tuple[ChatRequest, Sequence[Choice]]:
-        request = parse_chat(body, self._backend.overruled)
-        choices = await self._backend.ask(_key_of(http), request)
-        model = request.model or self._backend.card()["id"]
-        return request.model_copy(update={"model": model}), choices
-
-
-async def _stream(events: AsyncIterator[str]) -> Response:
-    first = await anext(events)  # what goes wrong before it has a status of its own
-    return StreamingResponse(_with_errors(first, events), media_type="text/event-stream")
+    return handle
 
 
 async def while_client_waits(http: Request, work: Awaitable[T]) -> T:

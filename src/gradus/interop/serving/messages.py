@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -107,9 +107,10 @@ def _messages(turn: _MessageTurn) -> Iterator[JsonDict]:
         yield {"role": turn.role, "content": text}
 
 
-def message_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> JsonDict:
+def message_reply(number: int, request: ChatRequest, answers: Sequence[ChatAnswer]) -> JsonDict:
     """A whole message: its text, then its calls."""
-    usage = usage_of([answer])
+    (answer,) = answers
+    usage = usage_of(answers)
     return {
         "id": f"msg_{number}",
         "type": "message",
@@ -130,8 +131,9 @@ def _content(answer: ChatAnswer) -> Iterator[JsonDict]:
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
 
 
-async def message_events(number: int, request: ChatRequest, choice: Choice) -> AsyncIterator[str]:
+async def message_events(number: int, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
     """A message in server-sent events: each block begins, comes in pieces, and ends."""
+    (choice,) = choices
     head: JsonDict = {
         "id": f"msg_{number}",
         "type": "message",
@@ -159,7 +161,7 @@ async def message_events(number: int, request: ChatRequest, choice: Choice) -> A
                     delta = {"type": "input_json_delta", "partial_json": piece}
                     yield _event("content_block_delta", index=index, delta=delta)
                 yield _event("content_block_stop", index=index)
-            reply = message_reply(number, request, part)
+            reply = message_reply(number, request, [part])
             end = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
             yield _event("message_delta", delta=end, usage=reply["usage"])
         yield _event("message_stop")

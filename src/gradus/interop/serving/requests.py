@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic import Json as JsonText
 
-from gradus.core import Message, ToolCall
+from gradus.core import Asked, Message, ToolCall
 from gradus.core.printing import beginning, quiet
 from gradus.core.values import Json, JsonDict
 
@@ -73,7 +73,6 @@ class RequestBody(BaseModel):
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
     stop: Stop | list[Stop] | None = Field(default=None, max_length=256)
-    stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
 
     @property
     def stops(self) -> list[str]:
@@ -82,13 +81,16 @@ class RequestBody(BaseModel):
         return [text for text in texts if text]
 
 
-class _NamedFunction(BaseModel):
-    name: str
+class _Function(BaseModel):
+    name: str = Field(min_length=1)
+    arguments: JsonText[JsonDict] | JsonDict = {}
 
 
-class _ChosenTool(BaseModel):
+class _FunctionTool(BaseModel):
+    """A tool that is offered, or that must be called."""
+
     type: Literal["function"]
-    function: _NamedFunction
+    function: _Function
 
 
 class _FormSchema(BaseModel):
@@ -118,7 +120,7 @@ class ChatRequest(RequestBody):
     stream: bool | None = None
     stream_options: JsonDict | None = None
     tools: list[JsonDict] | None = Field(default=None, max_length=_MOST_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | _ChosenTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=0)
@@ -128,44 +130,51 @@ class ChatRequest(RequestBody):
     @property
     def forced(self) -> str:
         """The tool that must be called, ``required`` for any, or an empty text."""
-        if isinstance(self.tool_choice, _ChosenTool):
+        if isinstance(self.tool_choice, _FunctionTool):
             return self.tool_choice.function.name
         return "required" if self.tool_choice == "required" else ""
 
     @property
     def offered(self) -> list[JsonDict]:
-        """The tools that the model may call. Raises ApiError if one must be called that is not among them."""
+        """The tools that the model may call. Raises ApiError for what cannot be one, and if one must be called that is not among them."""
         tools = [] if self.tool_choice == "none" else self.tools or []
-        names = [tool.get("function", {}).get("name") for tool in tools]
+        names = [tool.function.name for tool in validated(list[_FunctionTool], tools, "tools")]
         # One of any tools can be called if there are some.
         callable_names = [*names, "required"] if tools else []
         if self.forced and self.forced not in callable_names:
             raise ApiError(f"tool_choice: there is no tool {self.forced!r} among {names}", param="tool_choice")
         return tools
 
-    @property
-    def answer_schema(self) -> Json | None:
-        """The schema of an answer in JSON; an empty one for any object, None for free text."""
+    def read(self) -> tuple[tuple[Message, ...], Asked]:
+        """Returns the messages, and what is asked of the answer to them. Raises ApiError for what cannot be a message or a tool."""
+        tools = self.offered
+        messages, prefill = read_messages(self.messages)
         form = self.response_format
-        return None if form is None or form.type == "text" else form.json_schema.schema_
-
-    @property
-    def conversation(self) -> list[JsonDict]:
-        """The messages. The system message says which form the answer should have."""
-        if self.response_format is None or self.response_format.type == "text":
-            return self.messages
-        first, *later = self.messages
-        instruction = self.response_format.instruction
-        if first.get("role") not in ("system", "developer"):
-            return [{"role": "system", "content": instruction}, *self.messages]
-        content: Any = first.get("content") or ()
-        parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        return [{**first, "content": [*parts, {"type": "text", "text": f"\n\n{instruction}"}]}, *later]
+        schema = None
+        if form is not None and form.type != "text":
+            schema = form.json_schema.schema_
+            # The system message says which form the answer should have.
+            instruction = form.instruction
+            if messages[0].role == "system":
+                instruction = f"{messages.pop(0).content}\n\n{instruction}"
+            messages.insert(0, Message(role="system", content=instruction))
+        asked = Asked(
+            tools=tuple(tools),
+            choice=self.forced,
+            stop=tuple(self.stops),
+            max_tokens=self.budget,
+            seed=self.seed,
+            prefill=prefill,
+            schema=schema,
+            spelled=bool(self.logprobs),
+        )
+        return tuple(messages), asked
 
 
 class CompletionRequest(RequestBody):
     """``POST /v1/completions``."""
 
+    stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
     # A text or a list of token ids; a list of prompts has an answer for each.
     prompt: str | list[int] | list[str] | list[list[int]]
     budget: int | None = Field(
@@ -211,35 +220,32 @@ def parse_body(kind: type[T], body: Json) -> T:
 
 
 def shared_fields(request: BaseModel, without_effect: Collection[str]) -> JsonDict:
-    """Returns what another dialect has by the name that a chat has it by; it is checked there."""
-    return {name: value for name, value in (request.model_extra or {}).items() if name not in without_effect}
+    """Returns what another dialect has by the name that a chat has it by; it is checked there.
+
+    Raises ApiError if several answers are asked for, which chats alone can have.
+    """
+    fields = request.model_extra or {}
+    if fields.get("n") not in (None, 1):
+        raise ApiError("this route gives one answer; leave n out", param="n", code="invalid_value")
+    return {name: value for name, value in fields.items() if name not in without_effect}
 
 
 def validated(kind: type[R], value: Any, param: str | None = None) -> R:
-    """Returns a value as pydantic reads it. Raises ApiError. ``param``: what is read; None for the field that is wrong."""
+    """Returns a value, or JSON in bytes, as pydantic reads it. Raises ApiError. ``param``: what is read; None for the field that is wrong."""
+    adapter = _adapter(kind)
     try:
-        return _adapter(kind).validate_python(value)
+        return adapter.validate_json(value) if isinstance(value, bytes) else adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
         reason = first["msg"]
         place = ".".join(map(str, first["loc"]))
-        message = f"{place}: {reason}" if param is None else f"{param}: {reason}, at {place}"
+        message = f"{place or 'the body'}: {reason}" if param is None else f"{param}: {reason}, at {place}"
         raise ApiError(message, param=param or place.partition(".")[0], code="invalid_value") from error
 
 
 @cache
 def _adapter(kind: type[R]) -> TypeAdapter[R]:
     return TypeAdapter(kind)
-
-
-class _Function(BaseModel):
-    name: str = Field(min_length=1)
-    arguments: JsonText[JsonDict] | JsonDict = {}
-
-
-class _OfferedTool(BaseModel):
-    type: Literal["function"]
-    function: _Function
 
 
 class _CallOfTool(BaseModel):
@@ -272,11 +278,6 @@ class _ChatMessage(BaseModel):
             ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
             for call in self.tool_calls or ()
         )
-
-
-def check_tools(tools: Sequence[Json]) -> None:
-    """Raises ApiError for what cannot be a tool."""
-    validated(list[_OfferedTool], tools, "tools")
 
 
 def read_messages(messages: Sequence[Json]) -> tuple[list[Message], str]:

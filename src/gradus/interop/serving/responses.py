@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -96,10 +96,11 @@ def _add(messages: list[JsonDict], item: _Item) -> None:
         messages[-1].setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
 
 
-def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> JsonDict:
+def response_reply(number: int, request: ChatRequest, answers: Sequence[ChatAnswer]) -> JsonDict:
     """A whole response: its text, then its calls."""
+    (answer,) = answers
     cut = answer.finish == "length"
-    usage = usage_of([answer])
+    usage = usage_of(answers)
     return {
         "id": f"resp_{number}",
         "object": "response",
@@ -122,22 +123,23 @@ def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> Jso
     }
 
 
-async def response_events(number: int, request: ChatRequest, choice: Choice) -> AsyncIterator[str]:
+async def response_events(number: int, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
     """A response in server-sent events: each item begins, comes in pieces, and ends; the last event holds the whole response."""
+    (choice,) = choices
     sequence = itertools.count()
 
     def sent(kind: str, **fields: Any) -> str:
         return event({"type": kind, "sequence_number": next(sequence), **fields}, name=kind)
 
     nothing = ChatAnswer(message=Message(role="assistant"), finish="stop", usage=Usage())
-    begun: JsonDict = {**response_reply(number, request, nothing), "status": "in_progress", "output": []}
+    begun: JsonDict = {**response_reply(number, request, [nothing]), "status": "in_progress", "output": []}
     yield sent("response.created", response=begun)
     try:
         text = {"item_id": f"msg_{number}", "output_index": 0, "content_index": 0}
         is_open = False
         async for part in pieces(choice):
             if isinstance(part, ChatAnswer):
-                reply = response_reply(number, request, part)
+                reply = response_reply(number, request, [part])
                 for index, item in enumerate(reply["output"]):
                     if item["type"] == "message" and not is_open:
                         yield _opening(sent, number)

@@ -1,6 +1,4 @@
-"""Conversations to token ids, in the same pieces that a policy is trained on; tokens to text, piece by piece, and to an answer; and a
-chat with a local model in the terminal.
-"""
+"""Conversations up to where the model speaks; tokens to text, piece by piece, and to an answer; and a chat in the terminal."""
 
 from __future__ import annotations
 
@@ -10,62 +8,45 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gradus.core import ConfigError, Message, PolicyError, Usage, child_seed
+from gradus.core import Asked, ConfigError, EpisodeStart, Message, Observation, PolicyError, Usage, child_seed
 from gradus.core.values import Json, JsonDict
 from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.interop.serving.requests import ApiError, check_tools, read_messages
-from gradus.policies.local.conversation import Speaker, prompt_ids
+from gradus.interop.serving.requests import ApiError
+from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
-from gradus.policies.local.text_ids import RunningText
-from gradus.policies.local.tool_renderer import ToolRenderer
+from gradus.policies.local.text_ids import RunningText, TextIds
 
 _CHARACTERS = 8  # of a token, at most on average: text has about four
 Tools = Sequence[Json]
 
 
-def conversation_ids(
-    loaded: LoadedModel, messages: Sequence[Json], tools: Tools = (), *, opening: str = ""
-) -> list[int]:
-    """Ids of the whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
+def begin_chat(loaded: LoadedModel, messages: Sequence[Message], asked: Asked) -> tuple[Conversation, PendingTurn]:
+    """A whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
 
-    ``opening``: the beginning of a call that must come next, see :func:`call_opening`.
-
-    Raises ApiError for what cannot be read or rendered.
+    Raises ApiError for what cannot be rendered.
     """
-    chat, prefill = read_messages(messages)
-    texts = [message.content for message in chat]
+    texts = [message.content for message in messages]
     # Tools stand in the prompt too.
-    check_length(loaded, [json.dumps(tools), *texts], "messages")
+    check_length(loaded, [json.dumps(asked.tools), *texts], "messages")
+    conversation = _conversation(loaded, loaded.settings.system_prompt)
     try:
-        prompt = prompt_ids(_renderer(loaded, tools, chat), loaded.settings.system_prompt, chat)
-    except PolicyError as error:
-        raise ApiError(f"messages: {error}", param="messages") from error
-    ids = loaded.renderer.ids
-    beginning = opening or ids.mark(prefill)
-    return [*prompt, *(ids.encode_marked(beginning) if beginning else ())]
-
-
-def call_opening(loaded: LoadedModel, tools: Tools, choice: str) -> str:
-    """Returns how the call begins that a request forces; empty if it forces none."""
-    renderer = loaded.renderer.for_tools(tools) if choice else None
-    return renderer.call_opening(choice) if isinstance(renderer, ToolRenderer) else ""
-
-
-def _renderer(loaded: LoadedModel, tools: Tools, chat: Sequence[Message]) -> Speaker:
-    """Returns the renderer of a conversation with these tools. Raises ApiError if the chat template knows none."""
-    check_tools(tools)
-    try:
-        renderer = loaded.renderer.for_tools(tools)
+        return conversation, conversation.pending(Observation(text="", messages=tuple(messages), asked=asked))
     except ConfigError as error:
         raise ApiError(str(error), param="tools", code="unsupported_parameter") from error
-    calls = any(message.role == "tool" or message.calls for message in chat)
-    if calls and not isinstance(renderer, ToolRenderer):
-        raise ApiError("messages refer to calls of tools, but tools is empty; send the tools again", param="tools")
-    return renderer
+    except PolicyError as error:
+        raise ApiError(f"messages: {error}", param="messages") from error
+
+
+def _conversation(loaded: LoadedModel, system_prompt: str, tools: Tools = ()) -> Conversation:
+    # Of an episode's start a conversation reads the words alone.
+    nothing: Any = None
+    start = EpisodeStart(
+        task=nothing, system_prompt=system_prompt, key=(), group=0, member=0, environment=nothing, tools=tuple(tools)
+    )
+    return Conversation(start, loaded.renderer)
 
 
 def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
@@ -83,16 +64,15 @@ def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
 class ReplyText:
     """Text of tokens, up to a stop string. With stop strings nothing is shown before the end, for it could be one of them.
 
-    ``renderer``: whose form the text of a chat has; None for what the tokens spell.
+    ``opened``: what the prompt has begun and the text repeats.
     """
 
-    def __init__(self, tokenizer: Any, renderer: ChatRenderer | None, stops: Sequence[str] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._renderer = renderer
+    def __init__(self, ids: TextIds, opened: str = "", stops: Sequence[str] = ()) -> None:
+        self._decode = ids.decode
+        self._opened = opened
+        self._begin = len(opened)  # what the prompt says does not stop the answer
         self._stops = stops
-        self._running = RunningText(renderer.ids.decode if renderer else self._decode)
-        self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
-        self._begin = len(self._opened)
+        self._running = RunningText(ids.decode)
         self._spelled = ""
         self.tokens: list[Sampled] = []
         # What was shown so far, and the whole text as soon as ``finish`` says why it ended.
@@ -113,8 +93,8 @@ class ReplyText:
                 return text[length:]
         if not piece or self._stops:
             return ""
-        piece = self._opened + piece
-        self._opened = ""
+        if not self.text:
+            piece = self._opened + piece
         self.text += piece
         return piece
 
@@ -127,21 +107,20 @@ class ReplyText:
         """The text as all tokens together spell it, up to a stop string; sets ``finish`` if this is its end."""
         # The stop token itself is no part of the text.
         ids = self.ids[:-1] if last.finish == "stop" else self.ids
-        text = self._decode(ids)
+        text = self._opened + self._decode(ids)
         # The first of several stop strings counts.
         places = [text.find(stop, self._begin) for stop in self._stops]
         end = min((place for place in places if place >= 0), default=None)
         self.finish = "stop" if end is not None else last.finish or ""
         return text[:end]
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        if self._renderer is not None:
-            return self._renderer.decode(ids)
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
 
 class LocalChoice:
-    """An answer of the local model on its way, from the model's thread to the loop that this is made in."""
+    """An answer of the local model on its way, from the model's thread to the loop that this is made in.
+
+    ``chat``: the conversation that it belongs to, and its turn there; None for a plain completion. ``whole``: it comes in one piece, for
+    whether it is a call of a tool is known at the end.
+    """
 
     def __init__(
         self,
@@ -149,17 +128,13 @@ class LocalChoice:
         generation: Generation,
         *,
         stops: Sequence[str] = (),
-        tools: Tools = (),
-        opening: str = "",
-        spelled: bool = False,
-        chat: bool = True,
+        chat: tuple[Conversation, PendingTurn] | None = None,
+        whole: bool = False,
     ) -> None:
-        self._opening = opening
-        self._spelled = spelled
         self.generation = generation
-        self._loaded = loaded
-        self._tools = tools
-        self.text = ReplyText(loaded.tokenizer, loaded.renderer if chat else None, stops)
+        self._chat = chat
+        self._whole = whole
+        self.text = ReplyText(loaded.renderer.ids, loaded.renderer.opened if chat else "", stops)
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
         generation.tell = self.tell
@@ -170,13 +145,13 @@ class LocalChoice:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, token)
 
     async def parts(self) -> AsyncIterator[str | ChatAnswer]:
-        """Texts as they come, then the answer; with tools the answer alone, for whether it is a call is known at the end."""
+        """Texts as they come, then the answer."""
         while not self.text.finish:
             token = await self._arrived.get()
             if isinstance(token, Exception):
                 raise token
             piece = self.text.add(token)
-            if piece and not self._tools:
+            if piece and not self._whole:
                 yield piece
         yield self._answer()
 
@@ -185,16 +160,15 @@ class LocalChoice:
         self.generation.cancelled = True
 
     def _answer(self) -> ChatAnswer:
-        text = self.text.text
-        tokens = self.text.tokens if self._spelled else ()
-        return answer_of(
-            text,
-            answer_message(self._loaded.renderer, self._tools, self._opening + text) if self._tools else None,
-            cut=self.text.finish == "length",
-            usage=Usage(prompt_tokens=len(self.generation.prompt), completion_tokens=len(self.text.tokens)),
-            call_id=lambda place: f"call_{child_seed(self.generation.seed, 'call', place) % 16**9:09x}",
-            tokens=[(self._loaded.tokenizer.decode([token.id]), token.logprob) for token in tokens],
-        )
+        reply = self.text
+        if self._chat is None:
+            usage = Usage(prompt_tokens=len(self.generation.prompt), completion_tokens=len(reply.tokens))
+            said = Message(role="assistant", content=reply.text)
+            return ChatAnswer(message=said, finish=reply.finish, usage=usage)
+        conversation, turn = self._chat
+        action = conversation.add_answer(turn, reply.ids, [token.logprob for token in reply.tokens])
+        seed = self.generation.seed
+        return answer_of(action, action.message, lambda place: f"call_{child_seed(seed, 'call', place) % 16**9:09x}")
 
 
 def chat_loop(
@@ -214,30 +188,39 @@ def chat_loop(
     """
     opening: list[JsonDict] = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
     messages = list(opening)
+    system = loaded.settings.system_prompt if system_prompt is None else system_prompt
+    conversation = _conversation(loaded, system, loaded.settings.tools)
     batch = ContinuousBatch(loaded, rows=1)
     sampling = sampling or free_sampling(loaded.settings)
     batch.start()
-    turn = 0
+    number = 0
     try:
         for line in iter(ask, None):
             if line.strip() == "/new":
                 messages = list(opening)
+                conversation = _conversation(loaded, system, loaded.settings.tools)
                 continue
-            messages.append({"role": "user", "content": line})
-            prompt = conversation_ids(loaded, messages, loaded.settings.tools)
-            budget = batch.room(prompt, None, sampling.max_new_tokens)
-            generation = Generation(prompt=prompt, sampling=sampling, budget=budget, seed=child_seed(seed, turn))
-            messages.append({"role": "assistant", "content": asyncio.run(_shown_answer(batch, generation, show))})
+            turn = conversation.pending(Observation(text=line))
+            budget = batch.room(turn.prompt, None, sampling.max_new_tokens)
+            draws = child_seed(seed, number)
+            generation = Generation(prompt=turn.prompt, sampling=sampling, budget=budget, seed=draws)
+            text = asyncio.run(_shown_answer(batch, generation, (conversation, turn), show))
+            messages += [{"role": "user", "content": line}, {"role": "assistant", "content": text}]
             show("\n")
-            turn += 1
+            number += 1
         return messages
     finally:
         batch.close()
 
 
-async def _shown_answer(batch: ContinuousBatch, generation: Generation, show: Callable[[str], None]) -> str:
+async def _shown_answer(
+    batch: ContinuousBatch,
+    generation: Generation,
+    chat: tuple[Conversation, PendingTurn],
+    show: Callable[[str], None],
+) -> str:
     """The text of an answer; ``show`` gets it in pieces."""
-    choice = LocalChoice(batch.loaded, generation)
+    choice = LocalChoice(batch.loaded, generation, chat=chat)
     batch.submit(generation)
     async for part in choice.parts():
         if isinstance(part, str):

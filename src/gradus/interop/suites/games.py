@@ -48,13 +48,14 @@ def game_spec(
     max_turns: int,
     limits: tuple[float, float] | None = None,
     per_turn: bool = False,
-    teacher: str = "random",
+    teacher: str | None = "random",
     ladder: Sequence[str] = ("silence", "random"),
 ) -> EnvironmentSpec:
     """A game as an environment. ``random_move`` plays a legal move; ``moves(seed)`` is some move, for the audit; None if only the game's
     own texts name them. ``limits``: least and greatest return, if they are known. ``per_turn``: rewards come with the moves that earn them.
 
-    A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
+    A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. Without any ``teacher``
+    there is no vocabulary and no recipe, which begin with one. ``ladder``: the
     panel's, from worst to best; leave silence out if a random move stands in for what cannot be understood.
     """
     condition = Condition(
@@ -75,9 +76,9 @@ def game_spec(
         },
         true_reward=lambda episode: None if episode.stop is StopReason.FAILED else episode.env_return or 0.0,
         teacher=teacher,
-        language=Language(vocabulary=lambda: _vocabulary(spec)),
+        language=Language(vocabulary=lambda: _vocabulary(spec)) if teacher else Language(),
         audit=AuditHints(panel=Panel(ladder=ladder, reflexes=("random", "constant")), random_answers=moves),
-        recipe="game.toml",
+        recipe="game.toml" if teacher else None,
     )
     return spec
 
@@ -85,11 +86,8 @@ def game_spec(
 def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, needed: bool = False) -> Grader:
     """The sum of the environment's own rewards. A game that was cut before its first reward has earned 0; ``needed``: its reward is missing."""
 
-    def grade(episode: Episode) -> Reward:
-        return _missing(episode) if needed and episode.env_return is None else _reward(episode)
-
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return list(map(grade, episodes))
+        return [_reward(episode, needed) for episode in episodes]
 
     return Grader(
         name="return",
@@ -101,16 +99,14 @@ def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, 
     )
 
 
-def _reward(episode: Episode) -> Reward:
+def _reward(episode: Episode, needed: bool) -> Reward:
+    if needed and episode.env_return is None:
+        way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
+        return Reward(grader="return", value=None, error=f"the environment gave no reward in this episode{way_out}")
     values = [turn.env_reward or 0.0 for turn in episode.turns]
     total = fsum(values)
     terms = [(RewardTerm(component="return", value=value),) if value else () for value in values]
     return Reward(grader="return", value=total, components={"return": total}, terms=tuple(terms))
-
-
-def _missing(episode: Episode) -> Reward:
-    way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
-    return Reward(grader="return", value=None, error=f"the environment gave no reward in this episode{way_out}")
 
 
 def _vocabulary(spec: EnvironmentSpec) -> Vocabulary:

@@ -104,10 +104,6 @@ class GymnasiumText(ClassEnvironment):
             prompt += "\nIn the drawing the color of a character stands before it in angle brackets."
         return prompt
 
-    def outcome(self) -> Json:
-        """The number of steps."""
-        return {"steps": self._steps}
-
     def _reset_inner(self, seed: int | None, options: Json) -> Any:
         return self.inner.reset(seed=seed, options=dict(options) or None)
 

@@ -6,13 +6,12 @@ The games draw from the global ``random``, so they run in a worker process that 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
+from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Observation
 from gradus.core.values import Json, JsonDict
 from gradus.environments.options import known_options
 from gradus.interop.suites.games import ClassEnvironment, game_spec
@@ -50,19 +49,17 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     if not players:
         raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
-    spec = game_spec(
+    unknown = "" if trial["legal"] else "; no legal move was found at random, so nothing teaches a first model"
+    return game_spec(
         f"textarena:{argument}",
-        summary=f"TextArena's {name}{opponent}",
+        summary=f"TextArena's {name}{opponent}{unknown}",
         make=lambda: ClassEnvironment(TextArenaGame(name, players)),
         random_move=_random_move,
         moves=None,
         max_turns=turns,
         limits=(-1.0, 1.0),
+        teacher="random" if trial["legal"] else None,
     )
-    if trial["legal"]:
-        return spec
-    summary = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
-    return replace(spec, summary=summary, teacher=None, language=Language(), recipe=None)
 
 
 class TextArenaGame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from gradus.core import (
 from gradus.core.calls import write_calls
 from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.renderers import ChatRenderer, answer_message
-from gradus.policies.local.text_ids import TokenIds
+from gradus.policies.local.text_ids import TokenIds, tokens_to_stop
 from gradus.policies.local.tool_renderer import Messages, ToolRenderer
 
 Speaker = ChatRenderer | ToolRenderer
@@ -90,12 +89,13 @@ class Conversation:
             context = self._opening(renderer, observation)
         else:
             context = self._continuation(renderer, observation)
+        ids = self._renderer.ids
+        beginning = ids.mark(request.prefill)
         if isinstance(renderer, ToolRenderer) and request.choice:
-            request = replace(request, prefill=renderer.call_opening(request.choice))
-            context = (*context, *renderer.chat.ids.encode_marked(request.prefill))
-        elif request.prefill:
-            ids = self._renderer.ids
-            context = (*context, *ids.encode_marked(ids.mark(request.prefill)))
+            beginning = renderer.call_opening(request.choice)
+            request = replace(request, prefill=beginning)
+        if beginning:
+            context = (*context, *ids.encode_marked(beginning))
         prompt = context if restart else (*self._ids, *context)
         key = self._start.key
         if request.seed is not None:
@@ -144,12 +144,13 @@ class Conversation:
         renderer = self._renderer
         request = turn.request
         text = renderer.decode(ids)
-        places = [text.find(stop) for stop in request.stop if stop in text]
-        count = len(ids)
-        if places:
-            text = text[: min(places)]
-            # What was sampled behind the stop string is no part of the answer, nor of what is trained.
-            count = _spelled(request.stop, renderer, ids)
+        begin = len(renderer.opened)  # what the prompt says does not stop the answer
+        count = tokens_to_stop(request.stop, lambda part: renderer.decode(part)[begin:], ids)
+        at_stop = count is not None
+        if at_stop:
+            places = [text.find(stop, begin) for stop in request.stop]
+            text = text[: min(place for place in places if place >= 0)]
+        # What was sampled behind the stop string is no part of the answer, nor of what is trained.
         ids = tuple(ids[:count])
         cut = ids[-1] not in renderer.stop_ids
         # A new list, because earlier answers refer to the old one.
@@ -169,10 +170,10 @@ class Conversation:
             text=text,
             message=answer_message(renderer, request.tools, request.prefill + text),
             tokens=tokens,
-            usage=Usage(prompt_tokens=len(turn.prompt), completion_tokens=count),
-            stop=StopReason.TOKEN_LIMIT if cut and not places else None,
-            at_stop=bool(places),
-            spelled=tuple(renderer.decode([token]) for token in ids) if request.spelled else (),
+            usage=Usage(prompt_tokens=len(turn.prompt), completion_tokens=len(ids)),
+            stop=StopReason.TOKEN_LIMIT if cut and not at_stop else None,
+            at_stop=at_stop,
+            spelled=tuple(renderer.ids.decode([token]) for token in ids) if request.spelled else (),
         )
 
 
@@ -189,17 +190,6 @@ def room_behind(length: int, longest: int, context: int | None, holder: str) -> 
             "them; shorten the episode or its observations, restart the context, or use a longer one"
         )
     return min(longest, context - length)
-
-
-def _spelled(stops: Sequence[str], renderer: ChatRenderer, ids: Sequence[int]) -> int:
-    """Returns how many tokens of an answer it takes to spell a stop string that it holds."""
-
-    def holds(count: int) -> bool:
-        text = renderer.decode(ids[:count])
-        return any(stop in text for stop in stops)
-
-    # Decoding is not additive, but a text that holds the stop string holds it with more tokens too.
-    return bisect_left(range(len(ids)), True, key=holds)
 
 
 def opening_ids(renderer: Speaker, system_prompt: str, seen: Observation | Turn) -> TokenIds:

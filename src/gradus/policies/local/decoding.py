@@ -15,7 +15,7 @@ from torch import Tensor
 from gradus.core.frozen_record import frozen_record
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
-from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
+from gradus.policies.local.llama_forward import causal_model, decode_hidden, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.sampling import SamplingConfig, Uniforms, draw_tokens, legal_mask
 from gradus.policies.local.text_ids import TokenIds
@@ -286,7 +286,12 @@ class Decoder:
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
-    def _decode(self, prompt_of: Mapping[int, Prompt], rows: list[int], logits: Tensor) -> Mapping[int, Answer]:
+    def _decode(
+        self,
+        prompt_of: Mapping[int, Prompt],
+        rows: list[int],
+        logits: Tensor,
+    ) -> Mapping[int, Answer]:
         prompts = list(prompt_of.values())
         drawing = Drawing(prompts, self.sampling, self._stops, self._masks)
         answers = drawing.answers
@@ -329,7 +334,11 @@ class Decoder:
         return self._row_at[:count]
 
     def _forward(
-        self, news: Sequence[Sequence[int]], pasts: Sequence[int], *, slots: Sequence[int] | None = None
+        self,
+        news: Sequence[Sequence[int]],
+        pasts: Sequence[int],
+        *,
+        slots: Sequence[int] | None = None,
     ) -> Tensor:
         """Run new tokens through the model, padded on the left; logits (n, V) of each row's last one.
 
@@ -370,4 +379,4 @@ class Decoder:
         last = torch.arange(longest - 1, count * longest, longest, device=self._device)
         attend = partial(self._cache.attend, count, mask)
         positions = positions.reshape(1, -1)
-        return decode_positions(self._lean, ids.view(1, -1), positions, attend, last)
+        return self._lean.lm_head(decode_hidden(self._lean, ids.view(1, -1), positions, attend, last))

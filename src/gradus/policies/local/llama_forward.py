@@ -28,7 +28,7 @@ def causal_model(model: nn.Module) -> PreTrainedModel:
 
 
 def has_lean_decoder(model: nn.Module) -> bool:
-    """Says whether :func:`decode_positions` computes what a causal ``model`` computes.
+    """Says whether :func:`decode_hidden` computes what a causal ``model`` computes.
 
     Not where the model is dealt out to several processes: weights are then gathered by hooks of the modules' own forward, and
     the class is one of FSDP's.
@@ -37,17 +37,6 @@ def has_lean_decoder(model: nn.Module) -> bool:
     if type(causal) not in (LlamaForCausalLM, Qwen2ForCausalLM):
         return False
     return causal.config.hidden_act == "silu"
-
-
-def decode_positions(
-    model: Any,
-    input_ids: Tensor,
-    positions: Tensor,
-    attend: Attend,
-    source: Tensor,
-) -> Tensor:
-    """Logits (S, V) at the places ``source`` (S,), ascending, of one row; see :func:`decode_hidden`."""
-    return model.lm_head(decode_hidden(model, input_ids, positions, attend, source))
 
 
 def decode_hidden(

@@ -94,17 +94,14 @@ def load_model(
             "here"
         )
     base = adapter_base(name) or name
-    settings = read_settings(name) or read_settings(base) or ModelSettings()
-    # What is not asked for stays as the model was trained.
-    changes = {
-        "keep_history": keep_history,
-        "template_options": template_options,
-        "tool_calls": tool_calls,
-        "attention": attention,
-        "quantize": quantize,
-    }
-    changes = {key: value for key, value in changes.items() if value is not None}
-    settings = settings.model_copy(update=changes)
+    settings = _settings(
+        read_settings(name) or read_settings(base),
+        keep_history=keep_history,
+        template_options=template_options,
+        tool_calls=tool_calls,
+        attention=attention,
+        quantize=quantize,
+    )
     place = _device(device)
     number_type = _dtype(dtype, place)
     options: JsonDict = {"dtype": number_type, "attn_implementation": settings.attention}
@@ -112,9 +109,9 @@ def load_model(
         raise ConfigError("attention = 'flash_attention_2' needs a GPU and the package flash-attn; leave attention out")
     if settings.quantize == "4bit":
         options |= _four_bits(number_type, place)
-    tokenizer, model = _load_parts(base, tokenizer_source(base, name), options)
+    tokenizer, model, published = _load_parts(base, tokenizer_source(base, name), options)
     if settings.dtype is None:
-        settings = settings.model_copy(update={"dtype": _published_dtype(base)})
+        settings = settings.model_copy(update={"dtype": published})
     if base != name:
         model = _with_adapter(model, name)
     _check_vocabulary(tokenizer, model, name)
@@ -146,7 +143,10 @@ def _put(model: Any, place: torch.device, *, quantized: bool) -> None:
 
 
 def load_tokenizer(
-    path_or_name: str | os.PathLike[str], *, trained: str | os.PathLike[str] | None = None, **settings: Any
+    path_or_name: str | os.PathLike[str],
+    *,
+    trained: str | os.PathLike[str] | None = None,
+    **settings: Any,
 ) -> LoadedTokenizer:
     """Loads what a model that another machine holds is asked and read with: tokenizer, chat template, stop tokens.
 
@@ -156,8 +156,7 @@ def load_tokenizer(
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     name = check_model_source(os.fspath(path_or_name))
-    changes = {key: value for key, value in settings.items() if value is not None}
-    stored = (read_settings(trained or name) or ModelSettings()).model_copy(update=changes)
+    stored = _settings(read_settings(trained or name), **settings)
     with quiet_transformers():
         try:
             tokenizer = cast(Any, AutoTokenizer).from_pretrained(name)
@@ -175,6 +174,12 @@ def load_tokenizer(
         settings=stored,
         context=context_length(config),
     )
+
+
+def _settings(stored: ModelSettings | None, **changes: Any) -> ModelSettings:
+    """Returns what a model was trained with, but for what is asked for."""
+    asked = {key: value for key, value in changes.items() if value is not None}
+    return (stored or ModelSettings()).model_copy(update=asked)
 
 
 def _renderer(tokenizer: Any, generation: Any, settings: ModelSettings) -> ChatRenderer:
@@ -237,15 +242,6 @@ def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     return number_type
 
 
-def _published_dtype(base: str) -> str:
-    from transformers import AutoConfig
-
-    with quiet_transformers():
-        # Export rounds back to this dtype.
-        config = cast(Any, AutoConfig).from_pretrained(base)
-    return str(config.dtype or "float32").removeprefix("torch.")
-
-
 def require_bitsandbytes(setting: str) -> None:
     """Raises ConfigError if the package that ``setting`` needs is missing; does not import it."""
     if find_spec("bitsandbytes") is None:
@@ -266,13 +262,14 @@ def _four_bits(dtype: torch.dtype, device: torch.device) -> JsonDict:
     return {"quantization_config": config, "device_map": {"": str(device)}}
 
 
-def _load_parts(name: str, words: str, options: Json) -> tuple[Any, Any]:
-    """The tokenizer in the folder ``words`` and the model ``name``."""
+def _load_parts(name: str, words: str, options: Json) -> tuple[Any, Any, str]:
+    """The tokenizer in the folder ``words``, the model ``name``, and the dtype that this was published in, to which export rounds back."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     try:
         with quiet_transformers():
-            _check_layers(cast(Any, AutoConfig).from_pretrained(name))
+            config = cast(Any, AutoConfig).from_pretrained(name)
+            _check_layers(config)
             tokenizer = cast(Any, AutoTokenizer).from_pretrained(words)
             # Its types do not know output_loading_info.
             model, report = cast(Any, AutoModelForCausalLM).from_pretrained(name, output_loading_info=True, **options)
@@ -289,7 +286,7 @@ def _load_parts(name: str, words: str, options: Json) -> tuple[Any, Any]:
             f"the weights in {name} lack {len(missing)} tensors that its config.json asks for, the first is {missing[0]}; "
             "copy the folder again, or set the config right"
         )
-    return tokenizer, model
+    return tokenizer, model, str(config.dtype or "float32").removeprefix("torch.")
 
 
 def _check_layers(config: Any) -> None:

@@ -7,13 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 
 import torch
 
-from gradus.core import Action, Asked, ConfigError, EpisodeStart, Observation, PolicyError, Request
-from gradus.core.frozen_record import frozen_record
+from gradus.core import Action, Asked, ConfigError, EpisodeStart, PolicyError, Request
 from gradus.policies.local.conversation import Conversation, PendingTurn
 from gradus.policies.local.decoding import Answer, Decoder, Prompt, common_prefix
 from gradus.policies.local.general_decoding import GeneralDecoder
@@ -22,6 +21,7 @@ from gradus.policies.local.kv_cache import cache_plan
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 from gradus.policies.local.schema_grammar import SchemaGrammar
+from gradus.policies.local.text_ids import TokenIds
 
 _KEPT_SCHEMAS = 64  # grammars of schemas, which may take some megabytes each
 
@@ -66,7 +66,8 @@ class LocalPolicy:
             # The grammar spells words as the tokenizer does in a line, without added tokens.
             encode = partial(loaded.tokenizer.encode, add_special_tokens=False)
             self.grammar = WordGrammar(grammar, encode, loaded.renderer.stop_ids)
-        self._schemas: dict[str, SchemaGrammar] = {}
+        # Clients of a server may ask for any number of them.
+        self._schema_grammar = lru_cache(maxsize=_KEPT_SCHEMAS)(self._make_schema_grammar)
         self.plan = cache_plan(loaded)
         self.name = name
 
@@ -88,35 +89,14 @@ class LocalPolicy:
         free = request.tools or request.prefill or not request.schema
         if free or not self.sampling.constrain:
             return self.grammar
-        name = json.dumps(request.schema, sort_keys=True)
-        if name not in self._schemas:
-            # The oldest goes: clients of a server may ask for any number of them.
-            if len(self._schemas) == _KEPT_SCHEMAS:
-                del self._schemas[next(iter(self._schemas))]
-            stops = self.loaded.renderer.stop_ids
-            self._schemas[name] = SchemaGrammar(request.schema or {}, self.loaded.tokenizer, stops)
-        return self._schemas[name]
+        return self._schema_grammar(json.dumps(request.schema))
+
+    def _make_schema_grammar(self, schema: str) -> SchemaGrammar:
+        return SchemaGrammar(json.loads(schema), self.loaded.tokenizer, self.loaded.renderer.stop_ids)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""
         return LocalSession(self, episodes)
-
-
-@dataclass
-class _CachedEpisode:
-    """One episode of a session, and the tokens that its place in the cache holds."""
-
-    conversation: Conversation
-    cached: list[int] = field(default_factory=list[int])
-
-
-@frozen_record
-class _Reading:
-    """A prompt on its way to an answer: the turn of an episode, and the part of it that is not in the cache yet."""
-
-    episode: _CachedEpisode
-    turn: PendingTurn
-    prompt: Prompt
 
 
 class LocalSession:
@@ -129,7 +109,8 @@ class LocalSession:
     def __init__(self, policy: LocalPolicy, episodes: Sequence[EpisodeStart]) -> None:
         self._policy = policy
         renderer = policy.loaded.renderer
-        self._episodes = [_CachedEpisode(Conversation(start, renderer)) for start in episodes]
+        self._conversations = [Conversation(start, renderer) for start in episodes]
+        self._cached: list[TokenIds] = [() for _ in episodes]  # tokens that each one's place in the cache holds
         self._size = policy.batch_size or max(1, len(episodes))
         # Rows that take turns leave nothing in the cache for their next turn.
         self._takes_turns = len(episodes) > self._size
@@ -165,23 +146,25 @@ class LocalSession:
         self, decoder: Decoder | GeneralDecoder, requests: Sequence[Request], actions: dict[int, Action]
     ) -> None:
         """Answer the requests that have no action yet, batch by batch."""
-        readings: dict[int, _Reading] = {}
+        turns: dict[int, PendingTurn] = {}
+        prompt_of: dict[int, Prompt] = {}
         for place, request in enumerate(requests):
             if place in actions:
                 continue
             try:
-                readings[place] = self._reading(request)
+                turns[place] = self._conversations[request.row].pending(request.observation)
+                prompt_of[place] = self._prompt(request, turns[place])
             except PolicyError as error:  # it is too long, or the chat template refuses a foreign agent's messages
                 actions[place] = Action.failed(error)
         # Rows keep their order, so that a batch is the same in every run.
-        waiting = list(readings)
+        waiting = list(prompt_of)
         for start in range(0, len(waiting), self._size):
             places = waiting[start : start + self._size]
-            prompts = [readings[place].prompt for place in places]
+            prompts = [prompt_of[place] for place in places]
             if self._takes_turns:
                 prompts = [replace(prompt, row=slot) for slot, prompt in enumerate(prompts)]
             for place, answer in zip(places, decoder.answer(prompts), strict=True):
-                actions[place] = _finish(readings[place], answer)
+                actions[place] = self._action(requests[place].row, turns[place], answer)
 
     def _take_fewer(self, reason: str) -> None:
         """Half as many rows at once, in this session and those that follow."""
@@ -199,13 +182,11 @@ class LocalSession:
         self._decoder = self._policy.decoder(self._size)
         print(f"out of memory: going on with batch_size = {self._size} in sampling", file=sys.stderr)
 
-    def _reading(self, request: Request) -> _Reading:
+    def _prompt(self, request: Request, turn: PendingTurn) -> Prompt:
         """Returns what a row must read now: a complete prompt at a restart, else its unread tokens and the new frame."""
-        episode = self._episodes[request.row]
-        turn = episode.conversation.pending(request.observation)
         longest = self._policy.sampling.max_new_tokens
-        past = self._past(episode, turn, request.observation)
-        prompt = Prompt(
+        past = self._past(request, turn)
+        return Prompt(
             row=request.row,
             past=past,
             new=turn.prompt[past:],
@@ -213,33 +194,29 @@ class LocalSession:
             budget=turn.room(longest, self._policy.loaded.context, "model"),
             grammar=self._policy.grammar_for(turn.request),
         )
-        return _Reading(episode=episode, turn=turn, prompt=prompt)
 
-    def _past(self, episode: _CachedEpisode, turn: PendingTurn, observation: Observation) -> int:
+    def _past(self, request: Request, turn: PendingTurn) -> int:
         """Says how much of a prompt the row's place in the cache holds already. The environment's own restarts are read from the beginning."""
+        cached = self._cached[request.row]
         if self._takes_turns:
             return 0
         if not turn.restart:
-            return len(episode.cached)
-        if observation.asked is None:
+            return len(cached)
+        if request.observation.asked is None:
             return 0
         # One token at least is read anew: its logits are what the first draw needs.
-        return common_prefix([tuple(episode.cached), turn.prompt[:-1]])
+        return common_prefix([cached, turn.prompt[:-1]])
 
-
-def _finish(reading: _Reading, answer: Answer) -> Action:
-    # What is not a number would be trained on, and would break the weights for good.
-    if not all(map(math.isfinite, answer.logprobs)):
-        return Action.failed(
-            PolicyError(
-                "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
+    def _action(self, row: int, turn: PendingTurn, answer: Answer) -> Action:
+        # What is not a number would be trained on, and would break the weights for good.
+        if not all(map(math.isfinite, answer.logprobs)):
+            return Action.failed(
+                PolicyError(
+                    "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
+                )
             )
-        )
-    episode = reading.episode
-    turn = reading.turn
-    action = episode.conversation.add_answer(turn, answer.ids, answer.logprobs, answer.legal)
-    assert action.tokens is not None
-    # The last token of an answer was drawn, but no forward pass has read it yet.
-    read_ids = action.tokens.action_ids[:-1]
-    episode.cached = [*turn.prompt, *read_ids]
-    return action
+        action = self._conversations[row].add_answer(turn, answer.ids, answer.logprobs, answer.legal)
+        assert action.tokens is not None
+        # The last token of an answer was drawn, but no forward pass has read it yet.
+        self._cached[row] = (*turn.prompt, *action.tokens.action_ids[:-1])
+        return action

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -110,6 +111,23 @@ def open_thought(prompt: str) -> str:
     """
     match = _OPEN.search(prompt)
     return match[0] if match else ""
+
+
+def tokens_to_stop(
+    stops: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+    ids: Sequence[int],
+) -> int | None:
+    """Returns how many tokens it takes to spell one of the stop strings; None if all of them spell none."""
+
+    def holds(count: int) -> bool:
+        text = decode(ids[:count])
+        return any(stop in text for stop in stops)
+
+    if not stops or not holds(len(ids)):
+        return None
+    # Decoding is not additive, but a text that holds the stop string holds it with more tokens too.
+    return bisect_left(range(len(ids)), True, key=holds)
 
 
 def is_spoken(token: str) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import openai
 
@@ -29,9 +28,9 @@ from gradus.core.money import OutOfMoney, Price
 from gradus.core.replies import UNREADABLE, bounded_client
 from gradus.core.servers import ChatOptions
 from gradus.core.values import Json, JsonDict
+from gradus.core.waiting import wait_for
 from gradus.policies.remote.client import Record, RemoteAnswer, RemoteUsage, brief, call_record, read_answer
 
-T = TypeVar("T")
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
 
 
@@ -154,34 +153,25 @@ class _Chat:
 
 
 class RemoteSession:
-    """Conversations in progress, one for each row. They are held in a thread of their own, so that ``act`` works in a notebook too."""
+    """Conversations in progress, one for each row."""
 
     def __init__(self, policy: RemotePolicy, client: openai.AsyncOpenAI, episodes: Sequence[EpisodeStart]) -> None:
         self._policy = policy
         self._client = client
         self._chats = [_Chat(start) for start in episodes]
         self._slots = asyncio.Semaphore(policy.concurrency)
-        self._loop = asyncio.new_event_loop()
-        # A daemon: a time limit may end the session at any line, and a thread that nobody stops would keep the process from ending.
-        self._thread = threading.Thread(target=self._loop.run_forever, name="remote policy", daemon=True)
-        self._thread.start()
 
     def probe(self) -> None:
         """Ask for a word. Raises PolicyError if no answer comes."""
-        self._run(self._ask(PROBE))
+        wait_for(self._ask(PROBE))
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         """Answer all requests, several at a time; a row whose call finally failed carries the failure."""
-        return self._run(self._act_all(requests))
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns in the thread of the conversations."""
-        result = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return result.result()
-        except BaseException:
-            result.cancel()  # after Ctrl-C no call goes on in the background
-            raise
+        async def act_all() -> Sequence[Action]:
+            return await asyncio.gather(*map(self._act, requests))
+
+        return wait_for(act_all())
 
     def replace_action(self, row: int, text: str) -> None:
         """Put what was really answered in place of the row's last answer."""
@@ -191,15 +181,7 @@ class RemoteSession:
 
     def close(self) -> None:
         """Close connections; may be called twice."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _act_all(self, requests: Sequence[Request]) -> Sequence[Action]:
-        return await asyncio.gather(*map(self._act, requests))
+        wait_for(self._client.close())
 
     async def _act(self, request: Request) -> Action:
         chat = self._chats[request.row]

@@ -145,32 +145,30 @@ class TinkerSession:
     def act(self, requests: Sequence[Request]) -> list[Action]:
         """Answers all, in order; a request that fails fails its own rows. Raises ServerLost if the server goes away."""
         actions: dict[int, Action] = {}
-        turns: dict[int, PendingTurn] = {}
-        places_of: dict[tuple[TokenIds, int], list[int]] = {}  # prompt and room -> who asks it
+        asked: dict[tuple[TokenIds, int], list[tuple[int, PendingTurn]]] = {}  # prompt and room -> who asks it
         for place, request in enumerate(requests):
             try:
                 turn = self._conversations[request.row].pending(request.observation)
                 room = turn.room(self._policy.sampling.max_new_tokens, self._policy.words.context, "server")
             except PolicyError as error:
                 actions[place] = Action.failed(error)
-                continue
-            turns[place] = turn
-            places_of.setdefault((turn.prompt, room), []).append(place)
+            else:
+                asked.setdefault((turn.prompt, room), []).append((place, turn))
         # All are asked before the first is read, so that the server works on them together.
         futures: list[Any] = []
-        for (prompt, room), places in places_of.items():
-            first = turns[places[0]]
+        for (prompt, room), members in asked.items():
+            _, first = members[0]
             seed = child_seed(0, *first.key, first.number)
-            futures.append(self._policy.ask(prompt, len(places), room, seed))
-        for future, ((prompt, _), places) in zip(futures, places_of.items(), strict=True):
+            futures.append(self._policy.ask(prompt, len(members), room, seed))
+        for future, ((prompt, _), members) in zip(futures, asked.items(), strict=True):
             try:
                 answers = self._policy.read(future, len(prompt))
             except PolicyError as error:
-                actions |= {place: Action.failed(error) for place in places}
+                actions |= {place: Action.failed(error) for place, _ in members}
                 continue
-            for place, (ids, logprobs) in zip(places, answers, strict=True):
+            for (place, turn), (ids, logprobs) in zip(members, answers, strict=True):
                 conversation = self._conversations[requests[place].row]
-                actions[place] = conversation.add_answer(turns[place], ids, logprobs)
+                actions[place] = conversation.add_answer(turn, ids, logprobs)
         return [actions[place] for place in range(len(requests))]
 
     def close(self) -> None:

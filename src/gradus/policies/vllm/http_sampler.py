@@ -26,22 +26,20 @@ Body = JsonDict  # of a request
 
 
 class HttpSampler:
-    """A model behind ``base_url`` (as in ``http://localhost:8000/v1``) as a policy whose episodes can be trained on.
+    """The one model behind ``base_url`` (as in ``http://localhost:8000/v1``) as a policy whose episodes can be trained on.
 
     Args:
-        model: its name on the server.
         renderer: of the same tokenizer as the server's model; it makes the prompts.
         concurrency: requests under way at once; a server batches them.
         retries: further attempts when the server is busy or the connection breaks, with growing pauses.
 
     Raises:
-        ConfigError: there is no such model there, or the server gives no token ids or no log-probs. Such a server can still
-            roll out, evaluate and teach as ``remote:MODEL``.
+        ConfigError: the server cannot be asked, has none or several models, or gives no token ids or no log-probs. Such a server can
+            still roll out, evaluate and teach as ``remote:MODEL``.
     """
 
     def __init__(
         self,
-        model: str,
         *,
         base_url: str,
         renderer: ChatRenderer,
@@ -54,14 +52,17 @@ class HttpSampler:
     ) -> None:
         if sampling.masks:
             raise ConfigError("a server enforces no grammar; set sampling.grammar and sampling.constrain = false")
-        self.model = model
         self.renderer = renderer
         self.sampling = sampling
         self.concurrency = concurrency
-        self.name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
-        self._client = _client(base_url, api_key, max_retries=retries, timeout=timeout)
-        self.context = self._context()
+        # A proxy of the environment would be in the way of a server on this machine.
+        http = openai.DefaultHttpxClient(trust_env=not is_loopback(base_url))
+        self._client = openai.OpenAI(
+            api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
+        )
+        self.model, self.context = self._served()
+        self.name = name or f"{self.model} at {base_url}"
         # Before a run loads data or audits: a server without log-probs is of no use to it.
         self._check()
 
@@ -97,7 +98,14 @@ class HttpSampler:
         except openai.APIStatusError as error:
             raise PolicyError(f"{root} kept its prefix cache of the old weights: {_reason(error)}") from error
 
-    def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Json:
+    def complete(
+        self,
+        prompt: Sequence[int],
+        budget: int,
+        seed: int,
+        *,
+        stop: Sequence[str] = (),
+    ) -> Json:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
         sampling = self.sampling
         body: Body = {
@@ -162,14 +170,21 @@ class HttpSampler:
             cause = error.__cause__ or error
             raise PolicyError(f"{address} could not be reached: {type(cause).__name__}: {cause}") from error
 
-    def _context(self) -> int | None:
-        """The longest sequence that the server takes, if it says so."""
+    def _served(self) -> tuple[str, int | None]:
+        """The name of the server's model, and the longest sequence that it takes, if the server says so."""
         try:
-            cards = list(self._client.models.list())
-        except openai.OpenAIError:
-            return None
-        lengths = [getattr(card, "max_model_len", None) for card in cards if card.id == self.model]
-        return lengths[0] if lengths else None
+            cards = list(self._client.with_options(max_retries=0, timeout=10.0).models.list())
+        except (openai.OpenAIError, ValueError) as error:
+            raise ConfigError(
+                f"{self._base}/models does not list models: {error}; start `gradus serve MODEL` or vLLM, and give its address with /v1 "
+                "as sampler_url"
+            ) from error
+        if len(cards) != 1:
+            names = ", ".join(card.id for card in cards)
+            raise ConfigError(
+                f"{self._base}/models lists {len(cards)} models ({names}); start a server that has one model"
+            )
+        return cards[0].id, getattr(cards[0], "max_model_len", None)
 
     def _check(self) -> None:
         """Asks for one token before anything is begun, so that a server that cannot do it is refused at once."""
@@ -177,29 +192,6 @@ class HttpSampler:
             _sampled(self.complete(self.renderer.first("", "hello"), 1, 0))
         except PolicyError as error:
             raise ConfigError(f"{self._base} cannot be the sampler: {error}") from error
-
-
-def _client(base_url: str, api_key: str | None, **options: Any) -> openai.OpenAI:
-    # A proxy of the environment would be in the way of a server on this machine.
-    http = openai.DefaultHttpxClient(trust_env=not is_loopback(base_url))
-    return openai.OpenAI(api_key=api_key or "none", base_url=base_url.rstrip("/"), http_client=http, **options)
-
-
-def served_model(base_url: str, *, api_key: str | None) -> str:
-    """The name of the one model that a server has. Raises ConfigError if it cannot be asked, or has none or several."""
-    try:
-        with _client(base_url, api_key, max_retries=0, timeout=10.0) as client:
-            names = [card.id for card in client.models.list()]
-    except (openai.OpenAIError, ValueError) as error:
-        raise ConfigError(
-            f"{base_url}/models does not list models: {error}; start `gradus serve MODEL` or vLLM, and give its address with /v1 as "
-            "sampler_url"
-        ) from error
-    if len(names) != 1:
-        raise ConfigError(
-            f"{base_url}/models lists {len(names)} models ({', '.join(names)}); start a server that has one model"
-        )
-    return names[0]
 
 
 def _reason(error: openai.APIStatusError) -> str:

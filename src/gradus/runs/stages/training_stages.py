@@ -23,7 +23,7 @@ from gradus.policies.local.export import write_merged
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedModel, LoadedTokenizer, load_model
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.vllm.http_sampler import HttpSampler, served_model
+from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import MAX_CONCURRENT, read_episodes
 from gradus.rollouts.under_way import first_sight
 from gradus.runs.forecast.model_probe import check_model
@@ -246,13 +246,11 @@ def served_sampler(
         policy = engine(loaded, config.sampling)
         return loaded, policy, policy.sync_weights
     assert config.sampler_url is not None  # the settings see to it
-    key = os.environ.get("VLLM_API_KEY")
     policy = HttpSampler(
-        served_model(config.sampler_url, api_key=key),
         base_url=config.sampler_url,
         renderer=loaded.renderer,
         sampling=config.sampling,
-        api_key=key,
+        api_key=os.environ.get("VLLM_API_KEY"),
         concurrency=config.batch_size or MAX_CONCURRENT,
         timeout=max(_SECONDS, _SECONDS_A_TOKEN * config.sampling.max_new_tokens),
         name="grpo",

@@ -59,7 +59,11 @@ class AttentionTile:
         return part[self.rows, :, : self.end].flatten(0, 1)
 
 
-def tiles(rows: int, heads: int, chunks: Sequence[tuple[int, int, int]]) -> Iterator[AttentionTile]:
+def tiles(
+    rows: int,
+    heads: int,
+    chunks: Sequence[tuple[int, int, int]],
+) -> Iterator[AttentionTile]:
     """Cut chunks of queries (first, behind the last, keys seen at most) of all rows into tiles."""
     for first, last, end in chunks:
         scores = heads * (last - first) * end  # of one row
