@@ -1,7 +1,5 @@
 """Several processes are one trainer: the same gradient, the same weights, the same metrics; whole models, or each a part of one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -14,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import lamps
 from safetensors.torch import load_file
+from short_runs import lamps_nano
 
 from gradus.core import ConfigError
 from gradus.policies.local.loading import load_model
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.distributed import processes
 from gradus.training.distributed.processes import world
 from gradus.training.engine import fsdp as sharding
@@ -98,13 +95,7 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    spec = lamps()
-    assert spec.language.vocabulary is not None
-    folder = tmp_path_factory.mktemp("together") / "nano"
-    make_nano(
-        folder, spec.language.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64), seed=3
-    )
-    return folder
+    return lamps_nano(tmp_path_factory.mktemp("together") / "nano", seed=3)
 
 
 @pytest.fixture
