@@ -1,7 +1,5 @@
 """Every recipe and script of examples/ starts, with a Llama of two layers in place of a published model, few tasks and one step."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys
