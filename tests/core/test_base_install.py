@@ -41,7 +41,7 @@ for environment, teacher in (("arithmetic", "careless:0.5"), ("rhythm", "bayes")
     gradus.commands.teach(environment, teacher, episodes=2, out=f"{environment}.jsonl")  # the first use of commands
     assert len(open(f"{environment}.jsonl").readlines()) == 3, "a header and two episodes"
 assert gradus.audit("rows.jsonl", rewards=[right], episodes=12, budget=300).verdict == "pass"
-assert gradus.audit(Doors, episodes=8, budget=300).verdict in ("pass", "fail", "unresolved")
+assert gradus.audit(Doors, episodes=8, budget=1700).verdict in ("pass", "fail", "unresolved")
 scores = gradus.evaluate("gold", "random", env="arithmetic", conditions=["held-out"], episodes=6)
 assert scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"] == 1.0
 scores.report("scores.html")

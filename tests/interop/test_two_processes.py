@@ -1,6 +1,5 @@
 """Several processes are one trainer: the same gradient, the same weights, the same metrics; whole models, or each a part of one."""
 
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,10 @@ from gradus.policies.local.loading import load_model
 from gradus.training.distributed import processes
 from gradus.training.distributed.processes import world
 from gradus.training.engine import fsdp as sharding
+from gradus.training.run.folder import RunFolder
+
+sys.path.insert(0, str(Path(__file__).parent))
+import two_processes
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 STEPS = 5
@@ -38,8 +41,7 @@ WAYS = {
 Train = Callable[..., dict[str, dict[str, Any]]]
 
 
-def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What two_processes.py saw of each kind, its last weights and its metrics."""
+def launch(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str]) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with subprocess.Popen(
         [*command, str(SCRIPT), str(model), str(folder), str(STEPS), *kinds],
@@ -56,14 +58,13 @@ def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str])
             raise
     assert running.returncode == 0, said[-3000:]
     assert "was not left" not in said, said[-3000:]
-    by_process: dict[str, dict[str, Any]] = {}
-    for kind in kinds:
-        path = folder / kind
-        (weights,) = (path / "run" / "final").glob("*.safetensors")
-        lines = (path / "run" / "metrics.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        by_process[kind] = {**torch.load(path / "seen.pt"), "weights": load_file(weights), "records": records}
-    return by_process
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What two_processes.py saw of one kind, its last weights and its metrics."""
+    (weights,) = (folder / "run" / "final").glob("*.safetensors")
+    records = RunFolder(folder / "run").records()
+    return {**torch.load(folder / "seen.pt"), "weights": load_file(weights), "records": records}
 
 
 def compare(alone: dict[str, Any], together: dict[str, Any], *, weights: float = 1e-5, figures: float = 1e-4) -> None:
@@ -105,11 +106,13 @@ def train(model: Path, tmp_path: Path, unused_port: int) -> Train:
     def trained(way: str, *kinds: str, begun: Path | None = None) -> dict[str, dict[str, Any]]:
         folder = begun or tmp_path / way
         if way == "alone":
-            return run([sys.executable], model, folder, kinds)
+            two_processes.run(str(model), folder, STEPS, kinds)
+            return {kind: result(folder / kind) for kind in kinds}
         options = {"num_processes": 2, "num_machines": 1, "main_process_port": unused_port, "mixed_precision": "no"}
         listed = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         launcher = [sys.executable, "-m", "accelerate.commands.launch", *WAYS[way], *listed, "--dynamo_backend", "no"]
-        return run(launcher, model, folder, kinds)
+        launch(launcher, model, folder, kinds)
+        return {kind: result(folder / kind) for kind in kinds}
 
     return trained
 
