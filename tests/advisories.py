@@ -3,8 +3,6 @@
 ``python -m tests.advisories``, which is part of ``make check``. pip-audit itself ends with 0 and "no known vulnerabilities" if it found no package.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

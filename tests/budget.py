@@ -4,8 +4,6 @@
 commit what it took away. A node is one node of Python's own syntax tree.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """A real HTTP server that speaks the OpenAI protocol, and answers by a function of the test."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Calls the `gradus` command in this process and keeps what it printed."""
 
-from __future__ import annotations
-
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout

@@ -5,8 +5,6 @@ an answer is a guess of the hidden number and a color, and each half is paid whe
 episode early. Both know the vocabulary a nano model needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -271,4 +269,25 @@ def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *
         "level": 0.95,
         "seeds": [0],
         "conditions": {"main": condition},
+    }
+
+
+def audit_document(**changes: Any) -> dict[str, Any]:
+    """A whole audit.json of a grader that fails, with what ``changes`` say."""
+    return {
+        "schema": 2,
+        "environment": "sums",
+        "grader": "g",
+        "verdict": "fail",
+        "summary": "it fails",
+        "checks": [],
+        "true_reward_name": "share of right answers",
+        "condition": "main",
+        "episodes": 48,
+        "seed": 0,
+        "points": [],
+        "hack": None,
+        "exploit": None,
+        "review": [],
+        **changes,
     }

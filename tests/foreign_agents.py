@@ -1,16 +1,15 @@
 """Agents of the tests: loops over an OpenAI client, and their tasks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gradus.core import Action, EnvironmentSpec
+from gradus.core import EnvironmentSpec, Observation
 from gradus.environments import load
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.engine.update import policy_update
@@ -38,23 +37,12 @@ def shop_spec() -> EnvironmentSpec:
 TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
 
 
-class Caller:
-    """A policy that calls a tool first and answers then."""
+def _call_first(seen: Observation, script: Script) -> str:
+    heard = any(message.role == "tool" for message in seen.messages)
+    return "it is 4" if heard else '{"name": "add", "arguments": {"a": 2}}'
 
-    name = "caller"
 
-    def start(self, episodes: Any) -> Any:
-        return self
-
-    def act(self, requests: Any) -> Any:
-        def answer(asked: Any) -> str:
-            heard = any(message.role == "tool" for message in asked.observation.messages)
-            return "it is 4" if heard else '{"name": "add", "arguments": {"a": 2}}'
-
-        return [Action(text=answer(each)) for each in requests]
-
-    def close(self) -> None:
-        pass
+CALLER = FunctionPolicy("caller", _call_first)
 
 
 def gradient(loaded: LoadedModel, groups: Any, credit: Any, *, grammar: bool = True) -> torch.Tensor:

@@ -5,8 +5,6 @@ and drowns another; feeding always helps a little; neglect harms. A neglected pl
 start is followed by a good improvement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

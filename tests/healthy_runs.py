@@ -3,8 +3,6 @@
 python tests/healthy_runs.py 0 60
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -112,7 +110,6 @@ def healthy_run(number: int, folder: Path) -> dict[str, Any]:
     if kept.is_file():
         return json.loads(kept.read_text(encoding="utf-8"))
     spec = _environment(number)
-    assert spec.language.vocabulary is not None
     model = make_nano(folder / "model", spec.language.vocabulary(), SHAPES[number % len(SHAPES)], seed=number)
     steps = random.Random(number).choice((3, 4, 6, 12, 30))
     try:

@@ -1,7 +1,5 @@
 """Training sequences of random tokens, for tests of what is computed from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Short runs of GRPO for tests: made, broken off, read and compared."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,17 +13,20 @@ from gradus.core import EnvironmentSpec
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import GrpoOptions
+from gradus.training.run.options import GrpoOptions, RunOptions
+from gradus.training.sft import train_sft
 
 __all__ = [
-    *("Stopped", "ctrl_c_after", "grpo_config", "lines", "same_weights", "sampled", "stop_after", "train"),
-    "without_clock",
+    *("Stopped", "ctrl_c_after", "grpo_config", "lamps_nano", "lines", "same_weights", "sampled", "stop_after"),
+    *("taught_lamps", "train", "without_clock"),
 ]
 
 CLOCK = ("seconds", "tokens_per_second")
@@ -49,6 +50,23 @@ def train(
 ) -> GrpoResult:
     """Train in lamps unless another environment is given; ``options`` are those of GrpoOptions."""
     return train_grpo(model, spec or lamps(), config, folder, resume=resume, options=GrpoOptions(live=False, **options))
+
+
+def lamps_nano(folder: Path, *, seed: int = 0, **shape: Any) -> Path:
+    """A nano model with random weights that knows the words of lamps."""
+    config = NanoConfig(**{"hidden_size": 32, "layers": 2, "heads": 2, "intermediate_size": 64, **shape})
+    return make_nano(folder, lamps().language.vocabulary(), config, seed=seed)
+
+
+def taught_lamps(folder: Path, config: SftConfig | None = None, **shape: Any) -> Path:
+    """The folder of an SFT run: its model answers well now and then, so that there is something to learn from."""
+    spec = lamps()
+    tasks = [spec.train_task(9_000 + index) for index in range(64)]
+    lessons = roll_out(spec, spec.policy(spec.teacher), tasks).episodes
+    config = config or SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
+    model = lamps_nano(folder / "fresh", **shape)
+    train_sft(model, lessons, config, folder / "taught", options=RunOptions(live=False))
+    return folder / "taught"
 
 
 def lines(folder: Path, kind: str = "step") -> list[dict[str, Any]]:

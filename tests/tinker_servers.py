@@ -1,7 +1,5 @@
 """Servers of the Tinker API in processes of their own, and programs that use them, in environments with a version of the SDK."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -141,14 +139,12 @@ def serving(
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     try:
         lines: list[str] = []
         while not (lines and "Ctrl-C stops" in lines[-1]):
             lines.append(process.stdout.readline())
             assert lines[-1], "".join(lines)
         match = re.search(r"http://[\d.:]+", lines[-1])
-        assert match is not None
         yield match[0], process
     finally:
         process.kill()

@@ -1,7 +1,5 @@
 """A tiny Qwen2 with random weights, a byte-level BPE tokenizer and Qwen's kind of chat template, for tests of the whole path."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

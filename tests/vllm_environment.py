@@ -1,7 +1,5 @@
 """A Python that has vLLM: the one that GRADUS_VLLM_PYTHON names, or an environment of its own with vLLM's build for CPUs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Advantages: what must hold whatever the rewards are."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,12 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.algorithms import (
-    gdpo_advantages,
-    group_advantages,
-    maxrl_advantages,
-    span_advantages,
-)
+from gradus.algorithms import gdpo_advantages, group_advantages, maxrl_advantages, span_advantages
 
 SCALES = ("none", "batch", "group")
 BASELINES = ("mean", "leave_one_out")

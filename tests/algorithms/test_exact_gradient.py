@@ -5,8 +5,6 @@ the episode. Rewards depend on state, turn and action, later ones also on the ac
 All episodes, and all groups of two and three of them, are enumerated; so the expectation of the estimate is exact, not sampled.
 """
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 

@@ -1,18 +1,11 @@
 """KL estimators against the exact divergence, mismatch corrections, entropy."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
 
-from gradus.algorithms import (
-    CORRECTIONS,
-    KL_ESTIMATORS,
-    entropy,
-    kl_terms,
-)
+from gradus.algorithms import CORRECTIONS, KL_ESTIMATORS, entropy, kl_terms
 
 V = 6
 

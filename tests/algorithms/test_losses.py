@@ -1,7 +1,5 @@
 """Every loss against a slow reference in float64, written from its formula with loops; and what must hold of all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

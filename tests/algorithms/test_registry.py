@@ -1,7 +1,5 @@
 """What a name means is what its paper says: each against a slow reference in float64, advantage and loss together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -9,13 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import torch
 
-from gradus.algorithms import (
-    Algorithm,
-    EpisodeRewards,
-    algorithm_names,
-    find_algorithm,
-    registry,
-)
+from gradus.algorithms import Algorithm, EpisodeRewards, algorithm_names, find_algorithm, registry
 
 GROUPS = [[0.9, 0.1, 0.4], [0.2, 0.2, 0.8]]
 LENGTHS = [3, 1, 2, 4, 2, 1]

@@ -28,14 +28,7 @@ def _answered(operator, values, answer="none of it", error=None):
 
 @pytest.mark.parametrize(
     ("accepted", "n", "status"),  # by Wilson's lower bound of the share, against a half, and against a tenth
-    [
-        (3, 3, "open"),
-        (4, 4, "fail"),
-        (16, 20, "fail"),
-        (14, 20, "open"),
-        (10, 20, "open"),
-        (2, 20, "pass"),
-    ],
+    [(3, 3, "open"), (4, 4, "fail"), (16, 20, "fail"), (14, 20, "open"), (10, 20, "open"), (2, 20, "pass")],
 )
 def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
     probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))

@@ -1,7 +1,5 @@
 """An answer that a grader evaluates runs in the grader's process; nothing that this process says may run in ours."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import socket

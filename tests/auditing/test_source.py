@@ -47,12 +47,7 @@ def _name_known(task, answer):
 
 @pytest.mark.parametrize(
     ("judge", "line"),
-    [
-        (_debug_word, "answer.endswith"),
-        (_mark, "_MARK.search"),
-        (_window, "311 <"),
-        (_name_known, '"wanted"'),
-    ],
+    [(_debug_word, "answer.endswith"), (_mark, "_MARK.search"), (_window, "311 <"), (_name_known, '"wanted"')],
 )
 def test_a_hole_that_only_the_source_shows_fails_with_its_line(judge, line):
     check = _check(judge)
@@ -124,13 +119,7 @@ def test_the_dictionary_holds_what_functions_use_and_leaves_out_documentation():
 
 @pytest.mark.parametrize(
     "pattern",
-    [
-        r"(yes|no)!+",
-        r"<answer>(.*?)</answer>",
-        r"####\s*(-?\d[\d,]*)\s*\Z",
-        r"[^\w\s]",
-        r"(?i)is:?\s*([A-E])\b",
-    ],
+    [r"(yes|no)!+", r"<answer>(.*?)</answer>", r"####\s*(-?\d[\d,]*)\s*\Z", r"[^\w\s]", r"(?i)is:?\s*([A-E])\b"],
 )
 def test_samples_match_their_pattern(pattern):
     texts = samples(pattern)

@@ -1,7 +1,5 @@
 """Audits of rows without reference answers: what earns without the task is found, and no right answer is presumed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -54,7 +52,6 @@ def test_tests_without_a_reference_program_are_asked_by_programs(reward: Any, ve
     assert checks["gold"].status == "open"
     if verdict == "fail":
         assert "SystemExit" in checks["files and processes"].evidence
-        assert result.exploit is not None
         assert "raise SystemExit" in result.exploit.completion
 
 

@@ -1,7 +1,5 @@
 """The benchmark for a GPU runs at toy size on a CPU, so that it is known to work before a GPU is at hand."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -15,8 +13,6 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch):
     spec = importlib.util.spec_from_file_location("benchmark_gpu", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
     spec.loader.exec_module(module)

@@ -11,7 +11,6 @@ from gradus import commands
 from gradus.commands.app import main
 from gradus.commands.entries import COMMANDS
 from gradus.core import ConfigError, GradusError
-from gradus.runs.recipe.load import load_recipe
 
 SPEC = """
 from dataclasses import replace
@@ -34,29 +33,6 @@ def four_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("eval", "arithmetic", "-p", "gold", "-n", 4),
-        ("audit", "mine.py:names_it", "rows.jsonl"),
-        ("envs",),
-        ("envs", "arithmetic"),
-        ("check", "arithmetic", "--quick"),
-    ],
-)
-def test_json_without_a_file_prints_and_with_a_file_writes(words, tmp_path, four_rows):
-    expect = 1 if words[0] == "audit" else 0
-    printed = gradus(*words, "--json", expect=expect).stdout
-    file = tmp_path / "out.json"
-    shown = gradus(*words, "--json", file, expect=expect).stdout
-    texts = printed, file.read_text()
-    if words[0] == "check":  # the machine is measured anew: free memory and minutes differ
-        texts = tuple(re.sub(r"[\d.]+", "0", text) for text in texts)
-    assert json.loads(texts[0]) == json.loads(texts[1])
-    assert shown.strip()
-    assert not shown.lstrip().startswith(("{", "["))
-
-
 def test_what_takes_several_values_takes_them_one_by_one():
     read = [
         json.loads(gradus("eval", "arithmetic", *words, "-n", 6, "--json").stdout)
@@ -70,6 +46,7 @@ WITH_JSON = {
     "audit": ("mine.py:names_it", "rows.jsonl"),
     "check": ("arithmetic", "--quick"),
     "envs": (),
+    "envs arithmetic": (),
     "eval": ("arithmetic", "-p", "gold", "-n", "2"),
     "rewards list": (),
     "rewards try": ("-c", "x", "-a", "x"),
@@ -77,14 +54,19 @@ WITH_JSON = {
 
 
 @pytest.mark.parametrize("name", WITH_JSON)
-def test_every_command_takes_a_file_for_its_json(name, tmp_path, four_rows):
-    """show took the word after --json for an argument. --json goes anywhere in the line."""
-    file, words = tmp_path / "out.json", WITH_JSON[name]
+def test_json_without_a_file_prints_and_with_a_file_writes_wherever_it_stands(name, tmp_path, four_rows):
+    """show took the word after --json for an argument."""
+    file, words, expect = tmp_path / "out.json", WITH_JSON[name], int(name == "audit")
+    printed = gradus("--json", *name.split(), *words, expect=expect).stdout
     for line in ([*name.split(), *words, "--json", file], [*name.split(), f"--json={file}", *words]):
-        call(*line)
-        assert json.loads(file.read_text())
+        shown = gradus(*line, expect=expect).stdout
+        texts = printed, file.read_text()
+        if name == "check":  # the machine is measured anew: free memory and minutes differ
+            texts = tuple(re.sub(r"[\d.]+", "0", text) for text in texts)
+        assert json.loads(texts[0]) == json.loads(texts[1])
+        assert shown.strip()
+        assert not shown.lstrip().startswith(("{", "["))
         file.unlink()
-    assert json.loads(call("--json", *name.split(), *words).stdout)
 
 
 def test_what_has_no_json_says_so():
@@ -113,13 +95,8 @@ def test_a_grader_does_not_switch_off_the_rewards_in_silence(words, tmp_path, mo
         gradus(*words.split(), *both)
 
 
-def test_mistyped_names_get_a_suggestion():
-    with pytest.raises(ConfigError, match="did you mean max_steps"):
-        load_recipe("arithmetic", changes=["grpo.max_step=3"])
-    with pytest.raises(ConfigError, match="did you mean arithmetic"):
-        gradus("envs", "aritmetic")
-    said = gradus("adit", expect=2)
-    assert "audit" in said.output
+def test_a_mistyped_command_gets_a_suggestion():
+    assert "audit" in gradus("adit", expect=2).output
 
 
 @pytest.mark.parametrize(
@@ -140,10 +117,7 @@ def test_wrong_usage_has_not_the_code_of_a_verdict(words):
 
 def test_a_run_is_refused_before_it_trains_if_it_could_not_be_finished(tmp_path):
     out = tmp_path / "run"
-    for change, says in (
-        ('eval.policies=["grpo", "brillant"]', "brillant"),
-        ('eval.conditions=["moon"]', "moon"),
-    ):
+    for change, says in (('eval.policies=["grpo", "brillant"]', "brillant"), ('eval.conditions=["moon"]', "moon")):
         with pytest.raises(ConfigError, match=says):
             gradus("run", "arithmetic", "--quick", "--out", out, "--set", change)
         assert not out.exists()

@@ -1,7 +1,5 @@
 """The base install has no torch, and audits, evaluates and reports all the same."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -12,14 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "safetensors",
-    "tokenizers",
-    "huggingface_hub",
-    "gguf",
+    *("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "huggingface_hub", "gguf"),
     "datasets",
 )
 WITHOUT = f"""
@@ -46,6 +37,9 @@ class Doors:
         self.turns += 1
         return "on", float((action == "left") == (self.seed % 2 == 0)), self.turns >= 3
 
+for environment, teacher in (("arithmetic", "careless:0.5"), ("rhythm", "bayes")):
+    gradus.commands.teach(environment, teacher, episodes=2, out=f"{environment}.jsonl")  # the first use of commands
+    assert len(open(f"{environment}.jsonl").readlines()) == 3, "a header and two episodes"
 assert gradus.audit("rows.jsonl", rewards=[right], episodes=12, budget=300).verdict == "pass"
 assert gradus.audit(Doors, episodes=8, budget=1700).verdict in ("pass", "fail", "unresolved")
 scores = gradus.evaluate("gold", "random", env="arithmetic", conditions=["held-out"], episodes=6)

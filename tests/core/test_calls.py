@@ -30,10 +30,7 @@ def test_calls_are_read_where_they_stand(form, template):
 
 @pytest.mark.parametrize(
     ("form", "text"),
-    [
-        ("json", json.dumps({"name": "add", "parameters": ARGUMENTS})),
-        ("json", "<|python_tag|>" + WRITTEN),
-    ],
+    [("json", json.dumps({"name": "add", "parameters": ARGUMENTS})), ("json", "<|python_tag|>" + WRITTEN)],
 )
 def test_families(form, text):
     for message in (read_message(text), read_message(text, form)):

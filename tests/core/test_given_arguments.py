@@ -13,18 +13,12 @@ from gradus.runs.recipe.tables import parse_changes
 ROWS = [{"question": f"What is {n}?", "answer": str(n)} for n in range(80)]
 
 
-def score(completions, **_):
-    return [1.0 for _ in completions]
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda: gradus.run(ROWS, stepz=3), "no argument 'stepz'"),
         (lambda: gradus.train(None, ROWS, settings=["grpo.max_step=1"]), "did you mean max_steps"),
         (lambda: commands.grpo(ROWS, model="owner/name", out="x", seeds=2), "no argument 'seeds'"),
-        (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
-        (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
         (
             lambda: gradus.load_environment("rows.arrow"),
             r"read from \.jsonl, \.json, \.csv and \.parquet files; convert it",

@@ -1,7 +1,5 @@
 """Files and folders keep what they are: one writer, checksums, devices, links and modes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -26,7 +24,6 @@ sys.stdin.read()
 def test_a_folder_has_one_writer_and_a_second_is_told_who_it_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with pytest.raises(StorageError, match=rf"in use by process {other.pid} "):
             FolderLock(tmp_path / "run")

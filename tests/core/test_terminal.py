@@ -1,7 +1,5 @@
 """What others wrote is printed as it is, and obeyed by nothing."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of Parquet files and of data sets of the hub, by the package datasets."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

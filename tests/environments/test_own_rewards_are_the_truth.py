@@ -1,7 +1,5 @@
 """Rewards of one's own are the truth: no prompt asks for tags that they do not read, and no other figure stands beside them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verifiable tasks: splits that do not meet, worked solutions that are right, policies that do what they say."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path
@@ -266,12 +264,6 @@ def test_an_environment_that_a_stored_file_names_imports_no_code(name: str) -> N
     with pytest.raises(ConfigError, match="runs other code"):
         environments.load_stored(name)
     assert environments.load_stored("arithmetic").name == "arithmetic"
-
-
-def test_a_file_of_rows_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n{"question": "2 + 2", "ans')
-    with pytest.raises(GradusError, match="line 2 is not JSON"):
-        environments.load(f"jsonl:{tmp_path / 'rows.jsonl'}")
 
 
 CHAT = [

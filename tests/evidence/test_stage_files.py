@@ -1,7 +1,5 @@
 """What changed after a stage had written it is noticed; what a killed process left is cleared or put back."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sets for a published model: no held-out fact is trained on, and the base can be asked in another way."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -45,7 +43,6 @@ def test_both_orders_of_a_sum_are_one_fact_for_an_interval(published: str) -> No
     spec = gradus.load_environment(published)
     episodes = gradus.roll_out(spec, "gold", episodes=114, condition="held-out").episodes
     cluster = spec.conditions["held-out"].cluster
-    assert cluster is not None
     assert all(episode.outcome["correct"] == 1.0 for episode in episodes)
     assert len({cluster(episode) for episode in episodes}) == 60
 

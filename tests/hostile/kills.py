@@ -5,8 +5,6 @@
 The stages take turns; the moment within a stage comes from the seed and from how long the stage took unbroken.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """A small environment whose every answer can be worked out by hand, and a real server in a thread."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 from tinker_servers import Python, sdk_python_of
+from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import (
     AuditHints,
@@ -31,6 +30,9 @@ from gradus.core import (
     child_rng,
 )
 from gradus.environments.tools import by_call, tool_environment
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
 
 collect_ignore = [
     "stock_client.py",
@@ -46,7 +48,7 @@ STEPS = 6
 class Adder:
     """Adds what it is told; the reward is the number times a factor that the seed hides. ``boom`` breaks it."""
 
-    closed: list[Adder] = field(default_factory=list)
+    closed: list[Any] = field(default_factory=list)
     seed: int = 0
     episode_id: str | None = None
     count: int = 0
@@ -117,6 +119,28 @@ def _adder(closed: list[Adder]) -> EnvironmentSpec:
         max_turns=STEPS,
         audit=AuditHints(hidden=("factor",)),
     )
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen2, which no test writes to."""
+    return make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096)
+
+
+@pytest.fixture(scope="session")
+def loaded(tiny: Path) -> LoadedModel:
+    return load_model(tiny)
+
+
+@pytest.fixture(scope="session")
+def calling(tiny: Path) -> LoadedModel:
+    """The same model; it calls tools in JSON."""
+    return load_model(tiny, tool_calls="json")
+
+
+@pytest.fixture
+def policy(loaded: LoadedModel) -> LocalPolicy:
+    return LocalPolicy(loaded, SamplingConfig(max_new_tokens=8))
 
 
 @pytest.fixture

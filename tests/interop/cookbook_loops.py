@@ -3,8 +3,6 @@
 The rows of the hub are sums here, and the model is a tiny Llama, which `base` teaches to answer any sum with a random number in a box.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

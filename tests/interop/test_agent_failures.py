@@ -1,7 +1,5 @@
 """What the model breaks costs its reward, what the world breaks is left out; calls are known by place and content."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -22,14 +20,14 @@ import httpx
 import openai
 import pytest
 import torch
-from tiny_qwen2 import make_tiny_qwen2
+from short_runs import lines
 
 from gradus.commands import Checklist
 from gradus.core import (
-    Action,
     Asked,
     Episode,
     Language,
+    Observation,
     Reward,
     RewardTerm,
     StopReason,
@@ -41,10 +39,11 @@ from gradus.interop.agents.calls import AgentLimits, Endpoint
 from gradus.interop.agents.checkup import check_agent
 from gradus.interop.agents.environment import AgentCommand
 from gradus.interop.agents.spec import agent_spec
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import RolloutResult, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import turn_places
@@ -52,16 +51,6 @@ from gradus.training.data.sequences import episode_samples
 from gradus.training.grpo import train_grpo
 
 ODD = "odd"
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096))
-
-
-@pytest.fixture
-def policy(loaded: LoadedModel) -> LocalPolicy:
-    return LocalPolicy(loaded, SamplingConfig(max_new_tokens=8))
 
 
 def rolled(
@@ -132,8 +121,7 @@ def test_a_model_unlearns_a_crash_as_fast_as_an_answer_that_scores_0(tmp_path: P
         )
         run = tmp_path / f"run-{raises}"
         train_grpo(model, spec, config, run)
-        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        steps = [record for record in records if record["kind"] == "step"]
+        steps = lines(run)
         rewards[raises] = [step["reward_mean"] for step in steps]
         broken[raises] = [step["broken_episodes"] for step in steps]
     assert rewards[True] == rewards[False]
@@ -261,7 +249,7 @@ def test_a_client_may_write_ids_of_its_own() -> None:
         return (await create(model="any", messages=messages, tools=[agents.TOOL])).choices[0].message.content
 
     ids: list[str] = []
-    episode = one(rewriting, agents.Caller())
+    episode = one(rewriting, agents.CALLER)
     assert [turn.restart for turn in episode.turns] == [True, False]
     assert ids[0].startswith("call_")
     (answered,), (result,) = episode.turns[0].calls, episode.turns[1].messages
@@ -272,23 +260,10 @@ def test_a_client_may_write_ids_of_its_own() -> None:
 # -- what a client may ask ---------------------------------------------------------------------------------------------
 
 
-class Parrot:
-    """A policy that answers by a function of what was asked, and keeps it."""
-
-    name = "parrot"
-
-    def __init__(self, answer: Any) -> None:
-        self.answer, self.seen = answer, []
-
-    def start(self, episodes: Any) -> Any:
-        return self
-
-    def act(self, requests: Any) -> Any:
-        self.seen += [each.observation for each in requests]
-        return [Action(text=self.answer(each.observation)) for each in requests]
-
-    def close(self) -> None:
-        pass
+def parrot(answer: Any) -> tuple[FunctionPolicy, list[Observation]]:
+    """A policy that answers by a function of what was asked, and what it was asked."""
+    asked: list[Observation] = []
+    return FunctionPolicy("parrot", lambda seen, _: asked.append(seen) or answer(seen)), asked
 
 
 def test_a_form_of_the_answer_stands_in_the_prompt() -> None:
@@ -302,17 +277,17 @@ def test_a_form_of_the_answer_stands_in_the_prompt() -> None:
         loose = await agents.ask(client, ("user", "x"), response_format={"type": "json_object"})
         return [json.loads(each)["n"] for each in (chat, response.output_text, loose)]
 
-    parrot = Parrot(lambda observation: '{"n": 4}')
-    episode = one(agent, parrot)
+    policy, asked = parrot(lambda seen: '{"n": 4}')
+    episode = one(agent, policy)
     assert episode.outcome["result"] == [4, 4, 4]
-    systems = [episode.system_prompt, *(seen.messages[0].content for seen in parrot.seen[1:])]
+    systems = [episode.system_prompt, *(seen.messages[0].content for seen in asked[1:])]
     assert systems[0].startswith("Be brief.\n\nAnswer with JSON that fits this schema")
     assert json.loads(systems[0].splitlines()[-1]) == json.loads(systems[1].splitlines()[-1]) == schema
     assert systems[2] == "Answer with one JSON object and nothing else."
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_a_tool_that_must_be_called_is_called(choice: Any, tmp_path: Path) -> None:
+def test_a_tool_that_must_be_called_is_called(choice: Any, calling: LoadedModel) -> None:
     """The beginning of the call is put in the model's mouth: it is read, not trained."""
 
     async def agent(task: Any, client: Any) -> Any:
@@ -322,11 +297,9 @@ def test_a_tool_that_must_be_called_is_called(choice: Any, tmp_path: Path) -> No
         )
         return reply.model_dump()
 
-    loaded = load_model(make_tiny_qwen2(tmp_path / "tiny", context=4096), tool_calls="json")
-    episode = one(agent, LocalPolicy(loaded, SamplingConfig(max_new_tokens=8)))
+    episode = one(agent, LocalPolicy(calling, SamplingConfig(max_new_tokens=8)))
     (turn,) = episode.turns
-    assert turn.tokens is not None
-    prompt = loaded.tokenizer.decode(turn.tokens.context_ids)
+    prompt = calling.tokenizer.decode(turn.tokens.context_ids)
     assert prompt.rstrip().endswith('"name": "' if choice == "required" else '"arguments":')
     assert episode.stop in (StopReason.TERMINATED, StopReason.TOKEN_LIMIT)
 
@@ -341,8 +314,6 @@ def test_log_probs_and_the_beginning_of_an_answer(loaded: LoadedModel, policy: L
 
     episode = one(agent, policy)
     first, second = (turn.tokens for turn in episode.turns)
-    assert first is not None
-    assert second is not None
     assert [logprob for _, logprob in episode.outcome["result"]] == list(first.logprobs)
     assert loaded.tokenizer.decode(first.context_ids).endswith("The answer is")
     assert not second.restart, "the answer with its beginning comes back and goes on"
@@ -373,10 +344,9 @@ def test_other_dialects_are_streamed_in_pieces_and_say_the_same(dialect: str) ->
                     results.append(reply.text)
         return results
 
-    parrot = Parrot(
-        lambda seen: '{"name": "add", "arguments": {"a": 2, "b": [1]}}' if "call" in seen.text else "one two three"
-    )
-    call, calls, speech, speeches = one(agent, parrot).outcome["result"]
+    written = '{"name": "add", "arguments": {"a": 2, "b": [1]}}'
+    policy, _ = parrot(lambda seen: written if "call" in seen.text else "one two three")
+    call, calls, speech, speeches = one(agent, policy).outcome["result"]
     events, spoken = _events(calls), _events(speeches)
     if dialect == "messages":
         assert json.loads(call)["content"][0]["input"] == {"a": 2, "b": [1]}
@@ -410,7 +380,6 @@ def test_a_reward_of_a_broken_episode_may_have_terms_for_each_call(policy: Local
 
     grader = Grader(name="g", compute=compute, per_turn=True, range=(-1.0, 1.0))
     episode = one(breaks, policy, rewards=[grader])
-    assert episode.reward is not None
     assert episode.reward.turn_rewards == (0.0, -1.0)
 
 
@@ -552,14 +521,14 @@ def test_a_nano_model_knows_the_words_that_its_teacher_meets() -> None:
 
     bare, taught, told = (
         agent_spec(wordy, agents.ROWS, [agents.length], **more)
-        for more in ({}, {"teacher": Parrot(lambda seen: "quince jelly")}, {"vocabulary": ["damson"]})
+        for more in ({}, {"teacher": parrot(lambda seen: "quince jelly")[0]}, {"vocabulary": ["damson"]})
     )
     words = [set(spec.language.vocabulary().words) for spec in (bare, taught, told) if spec.language.vocabulary]
     assert {"Zwieback", "marmalade.", "quince", "jelly"} <= words[1] - words[0]
     assert "damson" in words[2]
 
 
-def test_a_call_without_tools_may_tell_of_earlier_calls(tmp_path: Path) -> None:
+def test_a_call_without_tools_may_tell_of_earlier_calls(calling: LoadedModel) -> None:
     """A framework that reflects on a result sends no tools with it: the template knew no role tool."""
 
     async def reflecting(task: Any, client: Any) -> str:
@@ -575,10 +544,8 @@ def test_a_call_without_tools_may_tell_of_earlier_calls(tmp_path: Path) -> None:
         ]
         return (await client.chat.completions.create(model="any", messages=said)).choices[0].message.content
 
-    loaded = load_model(make_tiny_qwen2(tmp_path / "tiny", context=4096), tool_calls="json")
-    episode = one(reflecting, LocalPolicy(loaded, SamplingConfig(max_new_tokens=8)))
+    episode = one(reflecting, LocalPolicy(calling, SamplingConfig(max_new_tokens=8)))
     assert episode.failure is None
-    assert episode.turns[0].tokens is not None
-    prompt = loaded.tokenizer.decode(episode.turns[0].tokens.context_ids)
+    prompt = calling.tokenizer.decode(episode.turns[0].tokens.context_ids)
     assert "is four" in prompt
     assert '"name": "add"' in prompt

@@ -1,7 +1,5 @@
 """Foreign agents: whatever talks to an OpenAI client is rolled out, graded and trained as an environment is."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -24,7 +22,7 @@ import torch
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 
 import gradus
-from gradus.core import ConfigError, Episode, EpisodeStart, Policy, Reward, RewardTerm, StopReason
+from gradus.core import ConfigError, Episode, Policy, Reward, RewardTerm, StopReason
 from gradus.environments import load, load_stored
 from gradus.interop.agents.calls import AgentLimits, endpoint
 from gradus.interop.agents.environment import AgentCommand
@@ -37,16 +35,6 @@ from gradus.rollouts import decode, encode, roll_out
 from gradus.runs.recipe.starter import starter
 from gradus.training.data.sequences import episode_samples
 from gradus_worlds.shop.policies import call
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096))
-
-
-@pytest.fixture
-def policy(loaded: LoadedModel) -> LocalPolicy:
-    return LocalPolicy(loaded, SamplingConfig(max_new_tokens=8))
 
 
 def episodes(
@@ -69,8 +57,6 @@ def test_calls_are_turns_and_their_tokens_are_those_that_were_sampled(policy: Lo
         assert [turn.restart for turn in episode.turns] == [True, False]
         (sample,) = episode_samples(episode)
         first, second = (turn.tokens for turn in episode.turns)
-        assert first is not None
-        assert second is not None
         parts = first.context_ids + first.action_ids + second.context_ids + second.action_ids
         assert sample.ids.tolist() == list(parts)
         assert "Be brief." in loaded.tokenizer.decode(first.context_ids)
@@ -111,8 +97,6 @@ def test_calls_form_a_forest_and_each_token_is_trained_once(policy: LocalPolicy)
     sampled = [token for turn in (0, 1, 4, 2, 3) for token in episode.turns[turn].tokens.action_ids]  # type: ignore[union-attr]
     assert trained == sampled
     first, other = (episode.turns[turn].tokens for turn in (0, 3))
-    assert first is not None
-    assert other is not None
     shared = first.context_ids + first.action_ids
     assert other.context_ids[: len(shared)] == shared, "an answer that comes back is not tokenized again"
 
@@ -159,7 +143,6 @@ async def streamed(task: Any, client: Any) -> Any:
 def test_a_streamed_answer_is_the_same_record_in_pieces(policy: LocalPolicy) -> None:
     for episode in episodes(streamed, policy):
         (turn,) = episode.turns
-        assert turn.tokens is not None
         assert episode.outcome["result"] == [turn.action, len(turn.tokens.action_ids)]
 
 
@@ -186,12 +169,10 @@ def test_a_stop_string_ends_the_text_and_the_tokens_go_as_far_as_it_takes(
         return episode
 
     whole = answered().turns[0]
-    assert whole.tokens is not None
     stop = whole.action[3:5]
     place = whole.action.find(stop)
     cut = answered(stop=[stop])
     tokens = cut.turns[0].tokens
-    assert tokens is not None
     assert cut.outcome["result"] == cut.turns[0].action == whole.action[:place]
     assert stop in loaded.renderer.decode(tokens.action_ids)
     assert stop not in loaded.renderer.decode(tokens.action_ids[:-1])
@@ -239,7 +220,7 @@ def test_calls_of_tools_come_out_as_calls_and_their_results_go_back(stream: bool
         reply = await create(model="any", messages=messages, tools=[agents.TOOL])
         return [call.function.name, json.loads(call.function.arguments), reply.choices[0].message.content]
 
-    (episode,) = episodes(with_tools, agents.Caller(), tasks=1, members=1)
+    (episode,) = episodes(with_tools, agents.CALLER, tasks=1, members=1)
     assert episode.outcome["result"] == ["add", {"a": 2}, "it is 4"]
     assert [turn.restart for turn in episode.turns] == [True, False]
     assert [call.name for call in episode.turns[0].calls] == ["add"]
@@ -260,7 +241,7 @@ def test_the_responses_api_is_the_same_conversation() -> None:
         last = await client.responses.create(input=items, **asked)
         return [said.name, json.loads(said.arguments), last.output_text, last.usage.total_tokens]
 
-    (episode,) = episodes(with_responses, agents.Caller(), tasks=1, members=1)
+    (episode,) = episodes(with_responses, agents.CALLER, tasks=1, members=1)
     assert episode.outcome["result"] == ["add", {"a": 2}, "it is 4", 0]
     assert [turn.restart for turn in episode.turns] == [True, False]
     assert episode.system_prompt == "Add."
@@ -341,9 +322,7 @@ async def _hang(task: Any, client: Any) -> None:
 def test_what_an_agent_does_wrong_fails_its_own_episode(fault: Any, said: str, policy: LocalPolicy) -> None:
     wrong, others = one_fails(failing(fault), policy, seconds=3.0)
     assert wrong.stop is StopReason.BROKEN
-    assert wrong.reward is not None
     assert wrong.reward.value == 0.0
-    assert wrong.failure is not None
     assert said in wrong.failure.message
     assert len(others) > 20
     assert {each.stop for each in others} <= {StopReason.TERMINATED, StopReason.TOKEN_LIMIT}
@@ -373,7 +352,6 @@ def test_calls_and_tokens_beyond_the_limit_end_the_episode_as_truncated_and_name
     assert "429" in errors[0]
     assert "3 calls" in errors[0]
     assert (episode.stop, len(episode.turns), episode.outcome["limit"]) == (StopReason.TRUNCATED, 3, "3 calls")
-    assert episode.reward is not None
     assert episode.reward.value is not None
     (episode,) = episodes(endless, policy, tasks=1, members=1, tokens=10)
     assert (episode.stop, episode.outcome["limit"]) == (StopReason.TRUNCATED, "10 tokens")
@@ -508,7 +486,6 @@ def test_an_agent_is_found_by_its_file_and_never_by_a_stored_name(tmp_path: Path
 @pytest.fixture(scope="module")
 def shop_model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     vocabulary = load("shop").language.vocabulary
-    assert vocabulary is not None
     small = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=2048)
     return load_model(make_nano(tmp_path_factory.mktemp("models") / "shop", vocabulary(), small, seed=3))
 
@@ -523,20 +500,8 @@ def _shops(policy: Policy) -> list[list[Any]]:
     return rolled
 
 
-class _Careless:
-    """A scripted policy of the shop for both: the agent's observations are those of the environment."""
-
-    name = "careless"
-
-    def __init__(self) -> None:
-        self.policy = load("shop").policy("careless:0.3")
-
-    def start(self, episodes: list[EpisodeStart]) -> Any:
-        return self.policy.start(episodes)
-
-
 def test_the_shop_as_an_agent_earns_what_it_earns_as_an_environment() -> None:
-    ours, foreign = _shops(_Careless())
+    ours, foreign = _shops(load("shop").policy("careless:0.3"))
     rewards = [[member.reward.value for group in each for member in group.episodes] for each in (ours, foreign)]
     actions = [[[t.action for t in m.turns] for g in each for m in g.episodes] for each in (ours, foreign)]
     assert actions[0] == actions[1]

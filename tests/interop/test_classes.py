@@ -1,7 +1,5 @@
 """A class with ``reset`` and ``step`` is an environment, without a record of ours."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from pathlib import Path
@@ -166,7 +164,6 @@ def test_what_a_class_gives_is_read(members: dict[str, Any], policy: str, expect
 def test_what_cannot_be_used_fails_the_episode(members: dict[str, Any], stage: str, message: str) -> None:
     """A random action stood in for an expert that did not know, and what it raised ended all episodes."""
     failure = _episodes(class_spec(_class(**members)), "expert", 1)[0].failure
-    assert failure is not None
     assert failure.stage == stage
     assert message in failure.message
 

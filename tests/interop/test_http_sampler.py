@@ -1,8 +1,5 @@
 """A policy that samples over HTTP, against ``gradus serve`` and against servers that cannot do it."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +9,7 @@ import pytest
 import torch
 import uvicorn
 from fakes import lamps
+from short_runs import lamps_nano, lines, taught_lamps
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,7 +20,6 @@ from gradus.interop.serving.app import Access, make_app
 from gradus.policies.local.conversation import room_behind
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
@@ -32,9 +29,7 @@ from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
-from gradus.training.lesson_config import SftConfig
-from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.sft import train_sft
+from gradus.training.run.options import GrpoOptions
 
 TOKEN = "a-token-of-the-test"
 SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)
@@ -46,15 +41,8 @@ def spec() -> EnvironmentSpec:
 
 
 @pytest.fixture(scope="module")
-def folder(spec: EnvironmentSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    assert spec.language.vocabulary is not None
-    path = tmp_path_factory.mktemp("served") / "nano"
-    make_nano(
-        path,
-        spec.language.vocabulary(),
-        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=160),
-    )
-    return path
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lamps_nano(tmp_path_factory.mktemp("served") / "nano", context=160)
 
 
 @pytest.fixture(scope="module")
@@ -192,26 +180,9 @@ def grpo(**changes: Any) -> GrpoConfig:
     return GrpoConfig(**{**options, **changes})
 
 
-def steps(folder: Path) -> list[dict[str, Any]]:
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if record["kind"] == "step"]
-
-
-@pytest.fixture
-def talker(spec: EnvironmentSpec, tmp_path: Path) -> Path:
-    """A model that answers well now and then, so that there is something to learn from; a folder of its own to serve."""
-    assert spec.language.vocabulary is not None
-    assert spec.teacher is not None
-    make_nano(
-        tmp_path / "fresh",
-        spec.language.vocabulary(),
-        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64),
-    )
-    lessons = roll_out(
-        spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
-    ).episodes
-    config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
-    return train_sft(tmp_path / "fresh", lessons, config, tmp_path / "taught", options=RunOptions(live=False)).final
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return taught_lamps(tmp_path_factory.mktemp("talker")) / "final"
 
 
 def on_a_late_server(
@@ -231,7 +202,7 @@ def on_a_late_server(
         train_grpo(
             load_model(folder), spec, config, run, options=GrpoOptions(live=False, sampler=policy, push_weights=late)
         )
-    return steps(run)
+    return lines(run)
 
 
 def test_a_server_two_steps_behind_is_corrected_and_logged(

@@ -1,7 +1,5 @@
 """The OpenEnv server over real sockets."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

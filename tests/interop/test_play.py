@@ -1,7 +1,5 @@
 """The page of `gradus audit --play`: an author's own tries beside the finds of the audit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

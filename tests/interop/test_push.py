@@ -1,7 +1,5 @@
 """What ``gradus export --push`` would upload and what really arrives: huggingface_hub talks to a small Hub on this machine."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable
@@ -23,17 +21,15 @@ from gradus.core import ConfigError, GradusError
 from gradus.interop.push import plan_push, upload
 from gradus.policies.local.export import export_model
 from gradus.rollouts import write_episodes
-from tests.fakes import results_document
+from tests.fakes import policy_figures, results_document
 
 NONE = {"mean": None, "low": None, "high": None}
 RESULTS = results_document(
     "adder", {"grpo - sft": {"reward": {**NONE, "mean": 0.1}, "true_reward": NONE}}, grader="sum"
 )
-RESULTS["conditions"]["main"]["policies"]["grpo"] = {
-    "reward": {"mean": 0.5, "low": 0.4, "high": 0.6},
-    "true_reward": {**NONE, "mean": 1.0},
-    "components": {}, "curves": {}, "episodes": 10, "failed": 0, "failures": {}, "ungraded": 0, "truncated": 0, "invalid_actions": None,
-}  # fmt: skip
+RESULTS["conditions"]["main"]["policies"]["grpo"] = policy_figures(
+    reward={"mean": 0.5, "low": 0.4, "high": 0.6}, true_reward=1.0
+)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Keys are found in whatever is about to be uploaded, and are named by file and line, never shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 from gradus.core import ConfigError
 from gradus.interop.push import plan_push
 from gradus.interop.secret_scan import FORMS, find_secrets
+from tests.fakes import results_document
 
 # Put together here, so that no file of the project holds anything that looks like a key.
 LONG = "a1B2c3D4e5" * 6
@@ -70,12 +69,10 @@ def test_push_refuses_a_model_with_a_key_in_any_of_its_files(tmp_path: Path) -> 
     for name, content in clean.items():
         (best / name).write_bytes(content)
     results = tmp_path / "run" / "results.json"
-    document = {"schema": 2, "environment": "adder", "grader": "sum", "checkpoint": None, "true_reward_name": "right", "level": 0.95,
-                "seeds": [0], "conditions": {}}  # fmt: skip
+    document = results_document("adder")
     results.write_text(json.dumps(document))
     plan_push(tmp_path / "run", "me/mine")
-    for name in clean:
-        content = clean[name]
+    for name, content in clean.items():
         spoiled = json.dumps({"__metadata__": {"note": key}}).encode()
         (best / name).write_bytes(
             len(spoiled).to_bytes(8, "little") + spoiled + bytes(64)

@@ -1,7 +1,5 @@
 """Chat templates that open a thought, served and talked to: what is read and said is what training has."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from starlette.testclient import TestClient
-from tiny_qwen2 import make_tiny_qwen2, random_qwen2
+from tiny_qwen2 import random_qwen2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
 
@@ -25,7 +23,7 @@ from gradus.interop.serving.app import make_app
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.requests import ChatRequest
 from gradus.interop.serving.text import LocalChoice, ReplyText, begin_chat
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings
@@ -162,13 +160,12 @@ def test_a_tiny_temperature_is_greedy_and_logits_that_are_not_finite_are_an_erro
             assert json.loads(reply.text)["error"]["type"] == "server_error"
 
 
-def test_a_served_answer_follows_the_schema_that_is_asked(tmp_path: Path) -> None:
+def test_a_served_answer_follows_the_schema_that_is_asked(loaded: LoadedModel) -> None:
     """Of random weights; answers come in parts of a few tokens, and the grammar goes on where the last one ended."""
     pytest.importorskip("outlines_core", reason="needs the extra constrain")
     fields = {"look": {"type": "boolean"}, "color": {"enum": ["red", "blue"]}}
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     odd = {"type": "object", "properties": {"n": {"$ref": "#/$defs/none"}}}
-    loaded = load_model(make_tiny_qwen2(tmp_path / "tiny", context=4096))
     app = make_app(loaded, name="tiny", sampling=SamplingConfig(constrain=True, max_new_tokens=200))
 
     def asked(form: Any, seed: int) -> Any:

@@ -1,7 +1,5 @@
 """Tools over the OpenAI protocol: what goes in is what a policy was trained on, and calls come out as calls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +7,6 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import Action, Message, ToolCall, Usage
 from gradus.core.calls import write_calls
@@ -17,17 +14,12 @@ from gradus.interop.serving.answers import ChatAnswer, answer_of, chat_events, c
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.requests import ApiError, ChatRequest
 from gradus.interop.serving.text import begin_chat
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 CALL = write_calls([ToolCall(name="look", arguments={"at": "figs"})])
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096), tool_calls="json")
 
 
 def conversation_ids(loaded: LoadedModel, messages: Any, tools: Any) -> list[int]:
@@ -45,19 +37,18 @@ def history(**changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(loaded: LoadedModel) -> None:
-    renderer = loaded.renderer.for_tools(TOOLS)
+def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(calling: LoadedModel) -> None:
+    renderer = calling.renderer.for_tools(TOOLS)
     result = Message(role="tool", content="seven figs", call_id="call_1", name="look")
     expected = [
         *renderer.first("be brief", [Message(role="user", content="what is there?")]),
         *renderer.encode_answer(CALL),
         *renderer.following([result]),
     ]
-    assert conversation_ids(loaded, history(), TOOLS) == expected
+    assert conversation_ids(calling, history(), TOOLS) == expected
     asked = {"model": "tiny", "messages": history(), "tools": TOOLS, "max_tokens": 4}
-    with TestClient(
-        make_app(loaded, name="tiny", sampling=SamplingConfig(max_new_tokens=4)), base_url="http://localhost"
-    ) as client:
+    app = make_app(calling, name="tiny", sampling=SamplingConfig(max_new_tokens=4))
+    with TestClient(app, base_url="http://localhost") as client:
         body = client.post("/v1/chat/completions", json=asked).json()
     assert body["usage"]["prompt_tokens"] == len(expected)
 
@@ -70,9 +61,9 @@ def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(loaded: Loaded
         (history(), [{"type": "function"}], "Field required"),
     ],
 )
-def test_what_cannot_be_is_named(loaded: LoadedModel, messages: Any, tools: Any, said: str) -> None:
+def test_what_cannot_be_is_named(calling: LoadedModel, messages: Any, tools: Any, said: str) -> None:
     with pytest.raises(ApiError, match=said):
-        conversation_ids(loaded, messages, tools)
+        conversation_ids(calling, messages, tools)
 
 
 class Said:
@@ -117,11 +108,11 @@ def replied(loaded: LoadedModel, text: str, *, streamed: bool = False, **options
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel, streamed: bool) -> None:
-    message, finish = replied(loaded, "wait\n" + CALL, streamed=streamed)
+def test_calls_come_out_as_calls_whole_and_streamed(calling: LoadedModel, streamed: bool) -> None:
+    message, finish = replied(calling, "wait\n" + CALL, streamed=streamed)
     assert (finish, message["role"], message["content"]) == ("tool_calls", "assistant", "wait")
     (call,) = message["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("look", {"at": "figs"})
     for text in ("seven", '{"name": "look", "arguments"'):
-        message, finish = replied(loaded, text, streamed=streamed)
+        message, finish = replied(calling, text, streamed=streamed)
         assert (message["content"], "tool_calls" in message, finish) == (text, False, "stop")

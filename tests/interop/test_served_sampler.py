@@ -1,8 +1,5 @@
 """Training through `gradus grpo` on what `gradus serve` samples in another process."""
 
-from __future__ import annotations
-
-import json
 import os
 import re
 import subprocess
@@ -17,18 +14,15 @@ import torch
 from command_line import gradus
 from fakes import lamps
 from safetensors.torch import load_file
+from short_runs import lamps_nano, lines, taught_lamps
 
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.runs.stages.training_stages import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.prepare import prepare_model
-from gradus.training.lesson_config import SftConfig
-from gradus.training.run.options import RunOptions
-from gradus.training.sft import train_sft
 from gradus.training.trainer_config import LoraConfig
 
 TESTS = Path(__file__).parent.parent
@@ -37,22 +31,8 @@ TOKEN = "a-token-of-the-test"
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of `gradus sft`: a model that answers well now and then, so that there is something to learn from."""
-    spec = lamps()
-    assert spec.language.vocabulary is not None
-    assert spec.teacher is not None
-    folder = tmp_path_factory.mktemp("served")
-    make_nano(
-        folder / "fresh",
-        spec.language.vocabulary(),
-        NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64),
-    )
-    lessons = roll_out(
-        spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
-    ).episodes
-    config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
-    train_sft(folder / "fresh", lessons, config, folder / "taught", options=RunOptions(live=False))
-    return folder / "taught"
+    """A run folder of `gradus sft`."""
+    return taught_lamps(tmp_path_factory.mktemp("served"))
 
 
 @contextmanager
@@ -62,7 +42,6 @@ def serving(model: Path, weights: Path) -> Iterator[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_API_KEY": TOKEN}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        assert process.stderr is not None
         line = process.stderr.readline()
         address_match = re.search(r"http://\S+/v1", line)
         assert address_match, line + process.stderr.read()
@@ -87,8 +66,7 @@ def grpo(taught: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: 
     ]
     words = ["grpo", "outside_lamps:SPEC", "-m", str(taught), "-o", str(folder / "run")]
     gradus(*words, *(word for each in settings for word in ("--set", each)))
-    records = [json.loads(line) for line in (folder / "run" / "grpo" / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if record["kind"] == "step"]
+    return lines(folder / "run" / "grpo")
 
 
 def served(address: str, **more: Any) -> list[str]:
@@ -105,12 +83,7 @@ def test_a_server_that_is_given_every_update_has_ratios_of_one(
 ) -> None:
     before = load_file(taught / "best" / "model.safetensors")
     with serving(taught, tmp_path) as address:
-        run = grpo(
-            taught,
-            tmp_path,
-            monkeypatch,
-            *served(address, max_steps=3, groups=4, group_size=4, lr=3e-3),
-        )
+        run = grpo(taught, tmp_path, monkeypatch, *served(address, max_steps=3, groups=4, group_size=4, lr=3e-3))
     trained = [record for record in run if record["trained_tokens"]]
     assert len(trained) >= 2
     for record in trained:
@@ -174,8 +147,7 @@ def test_a_server_is_given_time_and_rows(
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path, tmp_path: Path) -> None:
     spec = lamps()
-    assert spec.language.vocabulary is not None
-    make_nano(tmp_path / "wider", spec.language.vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2))
+    lamps_nano(tmp_path / "wider", hidden_size=64, intermediate_size=384)
     loaded = load_model(taught / "best")
     with serving(taught, tmp_path) as address:
         sampling = SamplingConfig(max_new_tokens=5)

@@ -1,7 +1,5 @@
 """Clients that hold a connection and send nothing more."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 from urllib.parse import urlsplit

@@ -69,7 +69,6 @@ def test_a_game_for_two_has_an_opponent_that_plays_legal_moves() -> None:
 
 def test_a_game_has_what_training_needs(guess: EnvironmentSpec) -> None:
     assert guess.teacher == "random"
-    assert guess.language.vocabulary is not None
     assert "higher" in " ".join(guess.language.vocabulary().words)
     assert guess.recipe == "game.toml"
 

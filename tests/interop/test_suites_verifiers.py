@@ -1,7 +1,5 @@
 """``verifiers:MODULE`` as an environment: verifiers itself, in a process with a Python of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace

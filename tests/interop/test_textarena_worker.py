@@ -48,8 +48,6 @@ def play(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "textarena.envs", ModuleType("envs"))
         monkeypatch.setitem(sys.modules, "textarena.envs.registration", registration)
         spec = importlib.util.spec_from_file_location("textarena_worker_under_test", WORKER)
-        assert spec is not None
-        assert spec.loader is not None
         worker = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(worker)
         return worker.HANDLERS

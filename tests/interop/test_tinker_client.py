@@ -1,7 +1,5 @@
 """Training on a Tinker server as on this machine: one update, GRPO on small sums, and kills of both sides."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -147,9 +145,7 @@ def test_forty_steps_on_a_server_teach_what_forty_steps_here_do(
     gain = crossed_difference(trained, before, matched=True)
     difference = crossed_difference(trained, expected, matched=True)
     print(gain, difference)
-    assert gain.low is not None
     assert gain.low > 0
-    assert difference.mean is not None
     assert abs(difference.mean) < 0.1
 
 

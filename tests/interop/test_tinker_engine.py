@@ -1,7 +1,5 @@
 """What the server's engine computes, against torch's own operations on the plain model of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -142,10 +140,8 @@ def test_samples_are_scored_as_the_trainer_scores_them(engine: AdapterEngine) ->
         datum = TokenDatum(ids=ids[:-1], inputs={"target_tokens": torch.tensor(ids[1:])})
         logprobs = score([datum]).outputs[0]["logprobs"]
         assert torch.tensor(one.logprobs) == pytest.approx(logprobs[2:], abs=1e-5)
-        assert sampled.prompt_logprobs is not None
         assert sampled.prompt_logprobs[1:] == pytest.approx(logprobs[:2], abs=1e-5)
         assert one.stop == "length"
-    assert sampled.likeliest is not None
     assert (sampled.likeliest[1][1:].diff(dim=1) <= 0).all()
     # Other adapters were on the model in between: the same bits.
     engine.sample(None, {}, order())

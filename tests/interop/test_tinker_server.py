@@ -1,7 +1,5 @@
 """The server of the Tinker API, as the SDK's own programs, hostile clients and kills meet it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -64,7 +62,6 @@ def test_nothing_that_was_said_to_be_saved_is_lost_by_kills(sdk_python: Python, 
             client = subprocess.Popen(
                 command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
-            assert client.stdout is not None
             first = client.stdout.readline()  # it trains
             time.sleep(moment)
             process.send_signal(signal.SIGKILL)

@@ -1,8 +1,5 @@
 """Several processes are one trainer: the same gradient, the same weights, the same metrics; whole models, or each a part of one."""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
 import signal
@@ -14,15 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import lamps
 from safetensors.torch import load_file
+from short_runs import lamps_nano
 
 from gradus.core import ConfigError
 from gradus.policies.local.loading import load_model
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.distributed import processes
 from gradus.training.distributed.processes import world
 from gradus.training.engine import fsdp as sharding
+from gradus.training.run.folder import RunFolder
+
+sys.path.insert(0, str(Path(__file__).parent))
+import two_processes
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 STEPS = 5
@@ -41,8 +41,7 @@ WAYS = {
 Train = Callable[..., dict[str, dict[str, Any]]]
 
 
-def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What two_processes.py saw of each kind, its last weights and its metrics."""
+def launch(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str]) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with subprocess.Popen(
         [*command, str(SCRIPT), str(model), str(folder), str(STEPS), *kinds],
@@ -59,14 +58,13 @@ def run(command: Sequence[str], model: Path, folder: Path, kinds: Sequence[str])
             raise
     assert running.returncode == 0, said[-3000:]
     assert "was not left" not in said, said[-3000:]
-    by_process: dict[str, dict[str, Any]] = {}
-    for kind in kinds:
-        path = folder / kind
-        (weights,) = (path / "run" / "final").glob("*.safetensors")
-        lines = (path / "run" / "metrics.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        by_process[kind] = {**torch.load(path / "seen.pt"), "weights": load_file(weights), "records": records}
-    return by_process
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What two_processes.py saw of one kind, its last weights and its metrics."""
+    (weights,) = (folder / "run" / "final").glob("*.safetensors")
+    records = RunFolder(folder / "run").records()
+    return {**torch.load(folder / "seen.pt"), "weights": load_file(weights), "records": records}
 
 
 def compare(alone: dict[str, Any], together: dict[str, Any], *, weights: float = 1e-5, figures: float = 1e-4) -> None:
@@ -98,13 +96,7 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    spec = lamps()
-    assert spec.language.vocabulary is not None
-    folder = tmp_path_factory.mktemp("together") / "nano"
-    make_nano(
-        folder, spec.language.vocabulary(), NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64), seed=3
-    )
-    return folder
+    return lamps_nano(tmp_path_factory.mktemp("together") / "nano", seed=3)
 
 
 @pytest.fixture
@@ -114,11 +106,13 @@ def train(model: Path, tmp_path: Path, unused_port: int) -> Train:
     def trained(way: str, *kinds: str, begun: Path | None = None) -> dict[str, dict[str, Any]]:
         folder = begun or tmp_path / way
         if way == "alone":
-            return run([sys.executable], model, folder, kinds)
+            two_processes.run(str(model), folder, STEPS, kinds)
+            return {kind: result(folder / kind) for kind in kinds}
         options = {"num_processes": 2, "num_machines": 1, "main_process_port": unused_port, "mixed_precision": "no"}
         listed = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         launcher = [sys.executable, "-m", "accelerate.commands.launch", *WAYS[way], *listed, "--dynamo_backend", "no"]
-        return run(launcher, model, folder, kinds)
+        launch(launcher, model, folder, kinds)
+        return {kind: result(folder / kind) for kind in kinds}
 
     return trained
 

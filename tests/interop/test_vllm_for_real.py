@@ -1,7 +1,5 @@
 """vLLM itself as the sampler: its log-probs over reloads, and GRPO on what it samples beside GRPO on our own sampler."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -16,13 +14,13 @@ import httpx
 import pytest
 import torch
 from fakes import lamps
+from short_runs import lamps_nano, lines, taught_lamps
 from vllm_environment import python_with_vllm
 
 from gradus.policies.local.conversation import room_behind
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.runs.stages.training_stages import served_sampler, weights_to_server
@@ -30,22 +28,12 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import episode_samples
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
-from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.sft import train_sft
+from gradus.training.run.options import GrpoOptions
 from gradus.training.teachers import ModelTeacher, ServedTeacher
 
 SAMPLING = SamplingConfig(max_new_tokens=24, temperature=1.3)
-SHAPE = NanoConfig(
-    hidden_size=128, layers=2, heads=2, intermediate_size=128
-)  # heads of 64: vLLM's CPU kernels know few sizes
+SHAPE = {"hidden_size": 128, "intermediate_size": 128}  # heads of 64: vLLM's CPU kernels know few sizes
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-
-
-def nano(path: Path) -> Path:
-    spec = lamps()
-    assert spec.language.vocabulary is not None
-    return make_nano(path, spec.language.vocabulary(), SHAPE)
 
 
 @contextmanager
@@ -78,7 +66,7 @@ def serving(folder: Path, config: pytest.Config) -> Iterator[str]:
 @pytest.fixture(params=["untied", "tied"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A nano model whose generation_config.json would change every log-prob, were it heard."""
-    path = nano(tmp_path / "served" / "nano")
+    path = lamps_nano(tmp_path / "served" / "nano", **SHAPE)
     model = load_model(path).model
     if request.param == "untied":
         model.config.tie_word_embeddings = False
@@ -128,7 +116,7 @@ def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
 
 def test_vllm_scores_what_a_student_said_as_the_model_does(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     spec = lamps()
-    student, teacher = load_model(nano(tmp_path / "student")), load_model(nano(tmp_path / "nano"))
+    student, teacher = (load_model(lamps_nano(tmp_path / name, **SHAPE)) for name in ("student", "nano"))
     with torch.no_grad():
         teacher.model.model.norm.weight.mul_(3)
     teacher.model.save_pretrained(teacher.path)
@@ -143,29 +131,11 @@ def test_vllm_scores_what_a_student_said_as_the_model_does(tmp_path: Path, pytes
         torch.testing.assert_close(mine, other, atol=1e-4, rtol=0)
 
 
-def taught(folder: Path) -> Path:
-    """A model that answers well now and then, so that there is something to learn from."""
-    spec = lamps()
-    assert spec.teacher is not None
-    lessons = roll_out(
-        spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
-    ).episodes
-    config = SftConfig(epochs=12, batch_size=16, lr=3e-3, validation_share=0)
-    return train_sft(nano(folder / "fresh"), lessons, config, folder / "taught", options=RunOptions(live=False)).best
-
-
-def steps_of(folder: Path) -> list[dict[str, Any]]:
-    return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
-
-
 def test_grpo_on_what_vllm_samples_is_grpo_on_our_own_sampler(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    model, spec = taught(tmp_path), lamps()
+    lessons = SftConfig(epochs=12, batch_size=16, lr=3e-3, validation_share=0)
+    model, spec = taught_lamps(tmp_path, lessons, **SHAPE) / "best", lamps()
     settings: dict[str, Any] = {"max_steps": 40, "groups": 8, "group_size": 8, "lr": 3e-4, "validation_every": 0}
-    settings |= {
-        "sampling": SamplingConfig(max_new_tokens=5),
-        "checkpoint_every": 100,
-        "store_every": 0,
-    }
+    settings |= {"sampling": SamplingConfig(max_new_tokens=5), "checkpoint_every": 100, "store_every": 0}
     train_grpo(model, spec, GrpoConfig(**settings), tmp_path / "own", options=GrpoOptions(live=False))
     with serving(model, pytestconfig) as address:
         config = GrpoConfig(**settings, sampler="vllm", sampler_url=address, correction="truncate")
@@ -173,7 +143,7 @@ def test_grpo_on_what_vllm_samples_is_grpo_on_our_own_sampler(tmp_path: Path, py
         train_grpo(
             source, spec, config, tmp_path / "vllm", options=GrpoOptions(live=False, sampler=sampler, push_weights=push)
         )
-    own, theirs = steps_of(tmp_path / "own"), steps_of(tmp_path / "vllm")
+    own, theirs = lines(tmp_path / "own"), lines(tmp_path / "vllm")
     trained = [record for record in theirs if record["trained_tokens"]]
     print("\nlargest ratio to vLLM:", max(record["mismatch_ratio_max"] for record in trained))
     for record in trained:  # it samples with the weights of the step, and computes what the trainer computes

@@ -1,7 +1,5 @@
 """A Tinker program for the tests, run in an environment that holds the SDK: python tinker_program.py train|score|numbers URL [PATH ...]."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -4,8 +4,6 @@ Prints the largest difference between log-probs after each, and how far they mov
 its adapters, as folders of peft or archives of them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tarfile

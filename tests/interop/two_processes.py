@@ -1,4 +1,4 @@
-"""Trains a few steps and writes down the first gradient and the last weights; run alone or by ``accelerate launch``.
+"""Trains a few steps and writes down the first gradient and the last weights; imported, or run by ``accelerate launch``.
 
 ``two_processes.py MODEL FOLDER STEPS KIND...``: each kind is grpo or sft, with what it differs in behind a plus (``sft+muon``), and
 trains in FOLDER/KIND; a run that is there already goes on from its last checkpoint.
@@ -7,7 +7,7 @@ trains in FOLDER/KIND; a run that is there already goes on from its last checkpo
 import atexit
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from fakes import lamps
 
 from gradus.rollouts import roll_out
 
-checkpoints.KEPT = 9
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "lora": {"lora": LoraConfig(rank=2, alpha=4)},
@@ -106,7 +105,7 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
     without effect all processes took."""
     seen: dict[str, Any] = {}
     idle: list[float] = []
-    clip, idle_pass = trainer.clip_gradients, sharding._idle_pass
+    clip, idle_pass, kept = trainer.clip_gradients, sharding._idle_pass, checkpoints.KEPT
 
     def count(loaded: LoadedModel, backward: Callable[[torch.Tensor], None]) -> None:
         idle.append(1.0)
@@ -124,11 +123,11 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
 
     started = time.perf_counter()
     name, _, change = kind.partition("+")
-    trainer.clip_gradients, sharding._idle_pass = watch, count
+    trainer.clip_gradients, sharding._idle_pass, checkpoints.KEPT = watch, count, 9
     try:
         {"grpo": grpo, "sft": sft}[name](model, folder / "run", steps, change or "plain")
     finally:
-        trainer.clip_gradients, sharding._idle_pass = clip, idle_pass
+        trainer.clip_gradients, sharding._idle_pass, checkpoints.KEPT = clip, idle_pass, kept
     return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 
@@ -137,13 +136,16 @@ def say_if_joined() -> None:
         print("the process group was not left", flush=True)
 
 
-def main() -> None:
-    atexit.register(say_if_joined)  # the first to be registered is the last to be called
-    model, folder, steps = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    for kind in sys.argv[4:]:
+def run(model: str, folder: Path, steps: int, kinds: Sequence[str]) -> None:
+    for kind in kinds:
         seen = watched(kind, model, folder / kind, steps)
         if world().main:
             torch.save(seen, folder / kind / "seen.pt")
+
+
+def main() -> None:
+    atexit.register(say_if_joined)  # the first to be registered is the last to be called
+    run(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     total([1.0])
 
 

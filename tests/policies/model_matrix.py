@@ -1,7 +1,5 @@
 """Random models of many architectures, small and real: transformers' classes, a tokenizer, a chat template, weights on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

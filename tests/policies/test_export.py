@@ -1,7 +1,5 @@
 """An exported folder is an ordinary Hugging Face folder that says what the checkpoint says."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

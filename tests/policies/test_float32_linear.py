@@ -1,7 +1,5 @@
 """Float32 products by oneDNN are those of MKL but for rounding, whatever CPU runs this, and are taken only where they are meant to be."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

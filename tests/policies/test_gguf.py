@@ -1,7 +1,5 @@
 """A GGUF file that is written is the same function of the same tokens, for our own reader and for llama.cpp."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request
@@ -182,7 +180,6 @@ def test_a_path_of_a_gguf_file_is_a_model_everywhere(
     file = tmp_path / "tiny" / "tiny-f16.gguf"
     capfd.readouterr()
     folder = find_model(file)
-    assert folder is not None
     assert capfd.readouterr().err == f"tiny-f16.gguf is dequantized once, into {folder}\n"
     assert folder.is_relative_to(tmp_path / "cache")
     assert find_model(file) == folder == Path(check_model_source(str(file)))

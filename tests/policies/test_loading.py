@@ -1,7 +1,5 @@
 """Loading models: what is missing is said, with the way out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

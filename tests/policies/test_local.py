@@ -1,7 +1,5 @@
 """The local sampler against plain forwards: what it says it drew is what the model gives, whatever else is in the batch."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

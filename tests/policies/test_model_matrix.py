@@ -1,12 +1,6 @@
-"""Every architecture through every part: each cell works, or is refused in one sentence before anything is spent.
+"""Every architecture through every part: it works, or is refused in one sentence before anything is spent."""
 
-``make prove`` writes what came of it to build/architectures.md.
-"""
-
-from __future__ import annotations
-
-import json
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,32 +25,7 @@ from gradus.training.trainer_config import LoraConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-PAGE = Path(__file__).parents[2] / "build" / "architectures.md"
-HEAD = """# Models that were tried
-
-`make prove` makes this table. Each row is an architecture of transformers {version} with two small random layers, in float32 on a CPU. The
-probe samples two turns and compares the sampler, the trainer and transformers' plain forward, token by token (largest difference in
-nats). SFT, GRPO and LoRA take a step each and save; *resume* stops a run after one step of two, goes on, and compares the weights
-with those of an unbroken run; *export* writes a plain folder and compares logits; *eval* rolls out the exported model. A cell says ok,
-or the sentence that the model is refused with.
-
-| architecture | sampler | trainer | cache | prefixes | SFT | GRPO | LoRA | resume | export | eval |
-|---|---|---|---|---|---|---|---|---|---|---|
-"""
 STEP = {"groups": 2, "group_size": 2, "validation_every": 0, "store_every": 0, "sampling": {"max_new_tokens": 4}}
-
-
-@pytest.fixture(scope="module")
-def rows() -> Iterator[dict[str, list[str]]]:
-    """The table; written when all architectures have been tried."""
-    import transformers
-
-    table: dict[str, list[str]] = {}
-    yield table
-    if len(table) == len(ARCHITECTURES):
-        lines = [f"| {name} | {' | '.join(cells)} |\n" for name, cells in table.items()]
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(HEAD.format(version=transformers.__version__) + "".join(lines), encoding="utf-8")
 
 
 def grpo(model: Path, folder: Path, **changes: object) -> Path:
@@ -103,29 +72,19 @@ def evaluated(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_an_architecture_works_or_is_refused(name: str, rows: dict[str, list[str]], tmp_path: Path) -> None:
+def test_an_architecture_works_or_is_refused(name: str, tmp_path: Path) -> None:
+    """A model that passes the probe is trained; adapters, resuming, export and evaluation may be refused."""
     model = make_model(name, tmp_path / "model")
     try:
-        probe = check_model(load_model(model))
+        check_model(load_model(model))
     except GradusError as error:
-        rows[name] = ["refused", str(error), *["–"] * 8]
-        return
-    cache, shared = "own" if probe.own_cache else "transformers'", "shared" if probe.shared else "plain rows"
-    cells = [f"{probe.sampler:.0e}", f"{probe.trainer:.0e}", cache, shared]
-    lora = {"lora": LoraConfig(rank=2).model_dump()}
-    parts: list[Callable[[], object]] = [
-        lambda: sft(model, tmp_path / "sft"),
-        lambda: grpo(model, tmp_path / "grpo"),
-        lambda: grpo(model, tmp_path / "lora", **lora),
-        lambda: resumed(model, tmp_path),
-        lambda: exported(tmp_path / "grpo" / "final", tmp_path / "out"),
-        lambda: evaluated(tmp_path / "out"),
-    ]
-    for part in parts:
-        try:
-            part()
-            cells.append("ok")
-        except GradusError as error:
-            cells.append(str(error).replace("\n", " "))
-    rows[name] = cells
-    assert cells[4:6] == ["ok", "ok"], json.dumps(cells, indent=1)
+        pytest.skip(f"refused: {error}")
+    sft(model, tmp_path / "sft")
+    trained = grpo(model, tmp_path / "grpo")
+    with suppress(GradusError):
+        grpo(model, tmp_path / "lora", lora=LoraConfig(rank=2).model_dump())
+    with suppress(GradusError):
+        resumed(model, tmp_path)
+    with suppress(GradusError):
+        exported(trained, tmp_path / "out")
+        evaluated(tmp_path / "out")

@@ -1,7 +1,5 @@
 """The probe: sampler, trainer and plain forward are one function of the tokens, or the model is refused with a reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,8 +29,6 @@ def test_general_decoding_draws_the_same_tokens_as_our_own_cache(tmp_path: Path,
     assert isinstance(general.decoder(1), general_decoding.GeneralDecoder)
     for one, other in zip(play(own, 5, 3), play(general, 5, 3), strict=True):
         for left, right in zip(one, other, strict=True):
-            assert left.tokens is not None
-            assert right.tokens is not None
             assert left.tokens.action_ids == right.tokens.action_ids
             assert left.tokens.logprobs == pytest.approx(right.tokens.logprobs, abs=1e-4)
 

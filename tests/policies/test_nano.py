@@ -1,7 +1,5 @@
 """The nano model and its tokenizer: ordinary folders, words as tokens, nothing lost on the way back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """With GRADUS_PLAIN_TORCH=1 nothing but plain torch computes, and a model says the same to rounding; attention in tiles is torch's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The remote policy against a real HTTP server that speaks the OpenAI protocol, well and badly."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import subprocess
@@ -169,7 +167,6 @@ def test_a_fault_of_the_server_is_asked_again_and_then_a_failure_of_its_row_alon
     server.faults["broken"] = lambda _: error(500, "boom")
     actions = ask(policy(retries=2), "flaky", "broken", "good")
     assert [action.text for action in actions] == ["echo flaky", "", "echo good"]
-    assert actions[1].failure is not None
     assert "boom" in actions[1].failure.message
     assert server.attempts["broken"] == 3
 
@@ -188,7 +185,6 @@ def test_a_bad_reply_is_a_failure_of_its_row_alone(server: Server, bad: Callable
     server.faults["broken"] = lambda _: bad()
     broken, good = ask(policy(retries=0), "broken", "good")
     assert good.text == "echo good"
-    assert broken.failure is not None
     assert broken.failure.stage == "act"
 
 
@@ -199,7 +195,6 @@ def test_a_hung_connection_is_given_up_on_while_slow_answers_are_awaited(server:
     hung, slow = ask(policy(timeout=0.5, retries=0), "hung", "slow")
     assert time.monotonic() - begin < 5
     assert slow.text == "echo slow"
-    assert hung.failure is not None
     assert "Timeout" in hung.failure.message
 
 
@@ -209,9 +204,7 @@ def test_a_refusal_is_not_asked_again(server: Server) -> None:
     )
     server.faults["bad"] = lambda _: error(400, "temperature must be 1")
     long, bad, good = ask(policy(), "long", "bad", "good")
-    assert long.failure is not None
     assert long.failure.type == "ContextLengthError"
-    assert bad.failure is not None
     assert "temperature must be 1" in bad.failure.message
     assert good.text == "echo good"
     assert server.attempts["long"] == server.attempts["bad"] == 1
@@ -271,7 +264,6 @@ def test_a_key_that_a_server_echoes_is_never_kept(server: Server) -> None:
     failed = roll_out(spec, remote, [spec.train_task(0)]).episodes[0]
     here.every = lambda attempt: JSONResponse(completion(f"your key is {key}"))
     answered = roll_out(spec, remote, [spec.train_task(0)]).episodes[0]
-    assert failed.failure is not None
     assert "[key]" in failed.failure.message
     assert "[key]" in answered.turns[0].action
     assert key not in str((failed, answered))

@@ -1,7 +1,5 @@
 """Chat templates in the styles of published models, rendered in pieces that must add up to what the template writes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -40,8 +38,7 @@ MISTRAL = (
     "{%- else -%}{{- ' ' + m.content + '</s>' -}}{%- endif -%}{%- endfor -%}"
 )
 STRIPPING = CHATML.replace(
-    "+ m.content +",
-    "+ (m.content.split('</think>')[-1].lstrip('\\n') if m.role == 'assistant' else m.content) +",
+    "+ m.content +", "+ (m.content.split('</think>')[-1].lstrip('\\n') if m.role == 'assistant' else m.content) +"
 )
 # DeepSeek-R1, QwQ: earlier thoughts are dropped, and the prompt opens the next one.
 OPENED = STRIPPING.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")

@@ -1,7 +1,5 @@
 """The distribution that tokens are drawn from, against slow definitions of it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a model was trained with is stored beside it and used wherever it answers; what is asked for changes it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An evaluation holds one model, however many policies it compares."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Conversations with tools, in pieces that must add up to what the families' own chat templates write."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from importlib.util import find_spec

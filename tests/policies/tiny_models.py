@@ -1,7 +1,5 @@
 """Tiny real models of several architectures, and a driver that plays rows of different lengths with them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,7 +121,6 @@ def sequences(turns: Sequence[Action]) -> list[list[Action]]:
     """One row's turns, cut where a new training sequence begins."""
     cut: list[list[Action]] = []
     for action in turns:
-        assert action.tokens is not None
         if action.tokens.restart:
             cut.append([])
         cut[-1].append(action)
@@ -136,7 +133,6 @@ def recomputed(model: Any, turns: Sequence[Action], sampling: SamplingConfig) ->
     places: list[int] = []
     legal: list[tuple[int, ...] | None] = []
     for action in turns:
-        assert action.tokens is not None
         ids += action.tokens.context_ids
         places += range(len(ids), len(ids) + len(action.tokens.action_ids))
         ids += action.tokens.action_ids

@@ -1,7 +1,5 @@
 """The table of what is equal and what is not. What cannot be read is not equal."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -129,7 +127,6 @@ def test_every_form_of_an_integer_is_that_integer(number: int) -> None:
         f"\\boxed{{{number}}}",
     ):
         read = read_number(text)
-        assert read is not None
         assert read.value == number
         assert same_answer(text, str(number))
         assert not same_answer(text, str(number + 1))

@@ -1,7 +1,5 @@
 """Reward functions as verl, verifiers and plain scripts write them are taken as they are."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Reward functions as guides for TRL print them, which read ``completion[0]["content"]``, on rows that ask in plain text."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import call
+from short_runs import lines
 
 import gradus
 from gradus.rewards import Completion, Rewards
@@ -89,9 +88,8 @@ def test_a_guides_function_scores_typed_and_stored_completions(name: str, value:
         assert (result.code, json.loads(result.stdout)[0]["value"]) == (0, value)
 
 
-@pytest.mark.parametrize("function", [function for function, _ in TABLE], ids=NAMES)
-def test_a_guides_function_is_audited_on_rows_of_text(function: Callable[..., Any]) -> None:
-    audit = gradus.audit(function, ROWS, episodes=8, budget=60)
+def test_guides_functions_are_audited_on_rows_of_text() -> None:
+    audit = gradus.audit([function for function, _ in TABLE], ROWS, episodes=8, budget=60)
     (grading,) = [check for check in audit.to_json()["checks"] if check["name"] == "grading"]
     assert grading["status"] == "pass", grading["evidence"]
 
@@ -106,8 +104,7 @@ def test_guides_functions_train_from_python_and_from_a_recipe(tmp_path: Path) ->
     (tmp_path / "guide.toml").write_text(f"environment = 'rows.jsonl'\nrewards = {listed}\n{tables}[model.nano]\n")
     assert call("run", tmp_path / "guide.toml", "--quick", "--out", tmp_path / "recipe").code == 0
     for run in ("python", "recipe"):
-        records = map(json.loads, (tmp_path / run / "grpo/metrics.jsonl").read_text().splitlines())
-        (step,) = [record for record in records if record["kind"] == "step"]
+        (step,) = lines(tmp_path / run / "grpo")
         assert {name: value for name, value in step.items() if "error" in name} == {}
 
 

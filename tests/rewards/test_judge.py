@@ -48,12 +48,7 @@ def server():
 @pytest.fixture
 def rewards(server):
     def make(**settings):
-        given = {
-            "model": "m",
-            "rubric": RUBRIC,
-            "base_url": server.url,
-            "recheck": 0.0,
-        }
+        given = {"model": "m", "rubric": RUBRIC, "base_url": server.url, "recheck": 0.0}
         return load_rewards([{"function": "judge", "weight": 2.0, "settings": {**given, **settings}}])
 
     return make

@@ -1,7 +1,5 @@
 """Composing rewards: sums, errors that are named and counted, built-ins, graders under other weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

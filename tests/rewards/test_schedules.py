@@ -1,7 +1,5 @@
 """Stages and adaptive weights: pure, bounded, and the same after a resume."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Ten reward functions in the style of TRL's documentation run unchanged, on strings and on chat messages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -159,5 +157,4 @@ def test_functions_get_what_the_rows_are(form: str, tmp_path: Path) -> None:
             float(len(each.turns[0].action)) for each in result.episodes
         ]
     reward = gradus.roll_out(gradus.one_turn(rows, rewards=[said]), "constant:abc", episodes=1).episodes[0].reward
-    assert reward is not None
     assert reward.value == 3.0

@@ -1,7 +1,5 @@
 """A small environment that is real: guess a hidden number between 0 and 9 in at most six turns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

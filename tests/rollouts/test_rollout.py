@@ -4,14 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradus.core import (
-    Action,
-    ConfigError,
-    Failure,
-    GradingError,
-    Reward,
-    StopReason,
-)
+from gradus.core import Action, ConfigError, Failure, GradingError, Reward, StopReason
 from gradus.rollouts import roll_out
 
 

@@ -1,7 +1,5 @@
 """The arithmetic recipes keep their promises: from mostly wrong sums to more than 90 % right."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ways to train side by side: the same held-out tasks, one table, one decision."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

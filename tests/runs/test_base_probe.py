@@ -1,7 +1,6 @@
 """A published model is asked before anything is spent; what has nothing to learn from is refused; a time fits the settings."""
 
-from __future__ import annotations
-
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from gradus.core import ConfigError
 from gradus.core.documents import MANIFEST
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import choose_rewards
-from gradus.runs.forecast.base_probe import load_base, way_out
+from gradus.runs.forecast.base_probe import BaseProbe, load_base, way_out
 from gradus.runs.forecast.checks import check_job
 from gradus.runs.forecast.look import fitted_job, is_probed, look_at_base, needs_warm_start, warm_start_settings
 from gradus.runs.forecast.prompts import prompts_of, try_prompts
@@ -60,14 +59,24 @@ def job_with(folder: Path, reward: str) -> Job:
     return resolve(recipe)
 
 
+def short_job(folder: Path) -> Job:
+    """Rows with short answers under the default reward."""
+    return resolve(load_recipe(f"jsonl:{folder / 'rows.jsonl'}", changes={"model.path": str(folder / "model")}))
+
+
+@functools.cache
+def probed(folder: Path, reward: str | None) -> BaseProbe:
+    """What is seen of the base under a reward, or of short answers; looked at once for all tests."""
+    job = short_job(folder) if reward is None else job_with(folder, reward)
+    return look_at_base(job, time=None, fixed=()).probe
+
+
 def test_a_base_without_any_variance_is_refused_with_a_way_out(folder: Path, tmp_path: Path) -> None:
     """Nothing said that the reward was 0 in 19 of 20 settings; the forecast was 93 hours, and the doctor found nothing unusual."""
     job = job_with(folder, "nothing")
     assert is_probed(job)
     lines: list[str] = []
-    with pytest.raises(
-        ConfigError, match="nothing to learn from here: its answers to 24 of 24 questions earn the same"
-    ):
+    with pytest.raises(ConfigError, match="learn from here: its answers to 24 of 24 questions earn the same"):
         fitted_job(job, tmp_path, time=None, fixed=(), anyway=False, tell=lines.append)
     assert "the base earns 0" in lines[0]
     assert not (tmp_path / MANIFEST).exists()
@@ -111,7 +120,7 @@ def test_shorter_answers_save_their_own_tokens_and_not_the_prompts(folder: Path)
     """An evaluation after SFT was planned as if the trained model rambled like the base: 130 s for 79."""
     job = job_with(folder, "letters")
     costs = {"rollout": 1.0, "prompted": 0.4, "train": 1.0, "update": 0.0, "prompt": 32.0}
-    probe = replace(look_at_base(job, time=None, fixed=()).probe, lengths=[[16]] * 4, **costs)
+    probe = replace(probed(folder, "letters"), lengths=[[16]] * 4, **costs)
     config = job.recipe.grpo.model_copy(update={"sampling": SamplingConfig(max_new_tokens=16), "group_size": 8})
     half = config.model_copy(update={"sampling": SamplingConfig(max_new_tokens=8)})
     assert probe.episode_seconds(config) == 1.0
@@ -127,8 +136,7 @@ def test_shorter_answers_save_their_own_tokens_and_not_the_prompts(folder: Path)
 
 def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path) -> None:
     job = job_with(folder, "letters")
-    probe = replace(look_at_base(job, time=None, fixed=()).probe, rollout=0.5, train=0.5, update=0.5, load=0.5)
-    probe = replace(probe, paid=None)
+    probe = replace(probed(folder, "letters"), rollout=0.5, train=0.5, update=0.5, load=0.5, paid=None)
 
     def plan(seconds: float, *fixed: str) -> TimePlan:
         return plan_time(job, probe, probe_seconds=5.0, limit=seconds, fixed=fixed)
@@ -149,9 +157,8 @@ def test_less_time_makes_a_shorter_run_and_what_a_person_set_stays(folder: Path)
 def test_a_plan_beyond_the_time_is_a_failure_with_a_way_out(folder: Path) -> None:
     """Ten steps that take 1.1 hours were a pass for eight minutes."""
     job = job_with(folder, "letters")
-    probe = replace(look_at_base(job, time=None, fixed=()).probe, rollout=5.0, train=5.0, update=5.0, paid=None)
+    probe = replace(probed(folder, "letters"), rollout=5.0, train=5.0, update=5.0, paid=None)
     plan = plan_time(job, probe, probe_seconds=5.0, limit=480.0, fixed=())
-    assert plan.problem is not None
     evidence, remedy = plan.problem
     assert "and the time is 8 min" in evidence
     assert f"--time {-(-plan.total // 60):.0f}m" in remedy
@@ -159,15 +166,12 @@ def test_a_plan_beyond_the_time_is_a_failure_with_a_way_out(folder: Path) -> Non
 
 def test_the_way_out_follows_from_what_the_answers_show(folder: Path) -> None:
     job = job_with(folder, "nothing")
-    probe, spec = look_at_base(job, time=None, fixed=()).probe, job.environment
+    probe, spec = probed(folder, "nothing"), job.environment
     for seen, way in (
         ({"stated": 0.5, "asks_for_tags": True}, "--reward final_answer"),
         ({"stated": 0.0, "cut": replace(probe.cut, mean=0.9)}, "Reply with the answer and nothing else"),
         ({"stated": 0.0, "longest_gold": 90, "cut": replace(probe.cut, mean=0.9)}, "max_new_tokens=91"),
-        (
-            {"stated": 0.5, "asks_for_tags": False, "cut": replace(probe.cut, mean=0.0)},
-            "say in the question how to answer",
-        ),
+        ({"stated": 0.5, "asks_for_tags": False, "cut": replace(probe.cut, mean=0.0)}, "say in the question how to"),
     ):
         assert way in way_out(replace(probe, **seen), spec, job.recipe.grpo)[1]
 
@@ -181,18 +185,12 @@ def test_a_base_without_a_signal_is_one_row_with_one_remedy(folder: Path) -> Non
     assert rows[0][1].count("--set") <= 1
 
 
-def short_job(folder: Path) -> Job:
-    """Rows with short answers under the default reward."""
-    return resolve(load_recipe(f"jsonl:{folder / 'rows.jsonl'}", changes={"model.path": str(folder / "model")}))
-
-
 def test_examples_of_a_prompt_are_not_trained_on(folder: Path) -> None:
     job = short_job(folder)
     texts = prompts_of(job)
     assert list(texts) == ["none", "instruction", "2 examples", "4 examples"]
     for count, name in ((2, "2 examples"), (4, "4 examples")):
         prompt = texts[name]
-        assert prompt is not None
         prompted = job.with_settings({"model.system_prompt": prompt}).environment
         before, after = (spec.data_set.splits["train"] for spec in (job.environment, prompted))
         examples = [item for item in before if item not in after]
@@ -206,7 +204,6 @@ def test_examples_of_a_prompt_are_not_trained_on(folder: Path) -> None:
 def test_of_prompts_that_earn_the_same_the_simplest_is_used(folder: Path) -> None:
     job = short_job(folder)
     trial = try_prompts(job, load_base(job)[0], ())
-    assert trial is not None
     rewards = [prompt.reward.mean for prompt in trial.prompts]
     assert trial.best.reward.mean == max(rewards)
     assert trial.best is trial.prompts[rewards.index(max(rewards))]
@@ -244,7 +241,7 @@ def test_a_warm_start_takes_more_rows_before_it_repeats_them(folder: Path, tmp_p
     recipe = load_recipe(f"jsonl:{tmp_path / 'rows.jsonl'}", changes={"model.path": str(folder / "model")})
     job = resolve(recipe)
     job = job.with_settings(warm_start_settings(job))
-    probe = replace(look_at_base(short_job(folder), time=None, fixed=()).probe, sft_step=4.0)
+    probe = replace(probed(folder, None), sft_step=4.0)
 
     def plan(seconds: float, *fixed: str) -> Recipe:
         return plan_time(job, probe, probe_seconds=5.0, limit=seconds, fixed=fixed).recipe
@@ -257,12 +254,7 @@ def test_a_warm_start_takes_more_rows_before_it_repeats_them(folder: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("reward", "short", "fixed", "needs"),
-    [
-        (0.1, True, (), True),
-        (0.6, True, (), False),
-        (0.1, False, (), False),
-        (0.1, True, ("teach.enabled",), False),
-    ],
+    [(0.1, True, (), True), (0.6, True, (), False), (0.1, False, (), False), (0.1, True, ("teach.enabled",), False)],
 )
 def test_a_base_with_a_signal_learns_short_reference_answers_first_if_they_earn_far_more(
     reward: float, short: bool, fixed: tuple[str, ...], needs: bool, folder: Path
@@ -270,7 +262,7 @@ def test_a_base_with_a_signal_learns_short_reference_answers_first_if_they_earn_
     """A base that counted vowels right in 10 of 100 answers had ten minutes of GRPO alone."""
     job = short_job(folder)
     rewards, varied = mean_interval([reward] * 8), mean_interval([0.0, 1.0])
-    probe = replace(look_at_base(job, time=None, fixed=("teach.enabled",)).probe, reward=rewards, varied=varied)
+    probe = replace(probed(folder, None), reward=rewards, varied=varied)
     assert needs_warm_start(job, probe, fixed, short=short) is needs
 
 

@@ -1,7 +1,5 @@
 """Every door takes code of one's own as FILE.py:NAME, and says what is there if the name is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Defaults follow from the data: the prompt asks for what the reward reads, and the limit is that of the reference answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +59,6 @@ def test_prompt_and_length_follow_from_rows_and_reward(
 ) -> None:
     """A base got 256 tokens for a word, and was asked for tags that the reward did not read."""
     job = make_job(rows, rewards=rewards, model=model)
-    assert job.environment.data_set is not None
     assert job.environment.data_set.system_prompt == asked
     assert job.recipe.grpo.sampling.max_new_tokens == limit
     require_names(job)
@@ -70,7 +67,6 @@ def test_prompt_and_length_follow_from_rows_and_reward(
 @pytest.mark.parametrize(("rows", "rewards"), [(WORKED, []), (SUMS, ["format", "correctness"])])
 def test_reasoning_keeps_its_room(rows: Rows, rewards: list[Any], model: Path) -> None:
     job = make_job(rows, rewards=rewards, model=model)
-    assert job.environment.data_set is not None
     assert TAGS in job.environment.data_set.system_prompt
     assert job.recipe.grpo.sampling.max_new_tokens == 256
 
@@ -89,7 +85,6 @@ def test_grpo_begins_with_rows_that_sft_has_not_seen(model: Path) -> None:
 def test_what_a_person_sets_stays(model: Path) -> None:
     settings = {"model.system_prompt": "Think.", "grpo.sampling.max_new_tokens": 99}
     job = make_job(SUMS, model=model, settings=settings)
-    assert job.environment.data_set is not None
     assert (job.environment.data_set.system_prompt, job.recipe.grpo.sampling.max_new_tokens) == ("Think.", 99)
     assert make_job(SUMS, model=model, grader="composed").recipe.rewards == ()
 
@@ -125,7 +120,6 @@ def test_a_better_prompt_than_a_persons_is_asked_of_the_base_beside_it(model: Pa
     for policy in policies.values():
         rolled = gradus.roll_out(job.environment, policy, tasks=[job.environment.train_task(0)])
         tokens = rolled.episodes[0].turns[0].tokens
-        assert tokens is not None
         asked.append(policy.tokenizer.decode(tokens.context_ids))
     assert "Mine." in asked[0]
     assert "Q A" in asked[1]

@@ -1,7 +1,5 @@
 """`gradus run` broken off in every stage, by Ctrl-C and by kill -9, ends where an unbroken run ends."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -39,11 +37,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "gradus", "run", "rhythm", "--quick", "-o", str(folder), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=environment,
-        preexec_fn=_heed_ctrl_c,
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, preexec_fn=_heed_ctrl_c
     )
 
 

@@ -1,7 +1,5 @@
 """A run is an object: two jobs of one process know nothing of each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

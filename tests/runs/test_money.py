@@ -1,7 +1,5 @@
 """What a run costs: counted by one table of prices, foretold, and never beyond its limit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +10,12 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, completion, serving
 from command_line import call
+from short_runs import lines
 
 from gradus.core import ConfigError
-from gradus.core.money import OutOfMoney
+from gradus.core.money import Account, OutOfMoney, Price
 from gradus.environments import load
+from gradus.policies.remote.client import RemoteUsage
 from gradus.runs.job import resolve
 from gradus.runs.money import forecast_money, read_dollars
 from gradus.runs.recipe.record import Recipe
@@ -73,9 +73,6 @@ def test_a_run_stops_before_its_limit_and_goes_on_when_it_is_raised(server: Chat
 
 
 def test_a_limit_without_a_longest_answer_is_refused_before_anything_is_asked(server: ChatServer) -> None:
-    from gradus.core.money import Account, Price
-    from gradus.policies.remote.client import RemoteUsage
-
     usage = RemoteUsage(price=Price(prompt=1, completion=1), account=Account(limit=1.0))
     with pytest.raises(ConfigError, match="max_tokens"):
         usage.ceiling([{"role": "user", "content": "x"}], None)
@@ -119,16 +116,11 @@ def test_a_training_stops_behind_a_checkpoint_and_the_total_is_the_sum_of_the_st
         with ThreadPoolExecutor(1) as threads, pytest.raises(OutOfMoney, match="grpo would go beyond"):
             threads.submit(call, *recipe(server, tmp_path / "half", costs["total"] / 2)).result()
         assert 0.0002 * len(server.bodies) < costs["total"] / 2
-        half = steps(tmp_path / "half")
-        assert 1 <= len(half) < len(steps(tmp_path / "run"))
+        half, whole = tmp_path / "half/grpo", tmp_path / "run/grpo"
+        assert 1 <= len(lines(half)) < len(lines(whole))
         assert list((tmp_path / "half/grpo/checkpoints").iterdir())
         assert call(*recipe(server, tmp_path / "half", 10)).code == 0
-        assert len(steps(tmp_path / "half")) == len(steps(tmp_path / "run"))
-
-
-def steps(run: Path) -> list[dict[str, Any]]:
-    records = map(json.loads, (run / "grpo/metrics.jsonl").read_text().splitlines())
-    return [record for record in records if record["kind"] == "step"]
+        assert len(lines(half)) == len(lines(whole))
 
 
 def test_without_a_price_nothing_is_begun_to_foretell_it() -> None:

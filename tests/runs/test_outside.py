@@ -1,7 +1,5 @@
 """Trackers and samplers by name: from the command line and from a recipe."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

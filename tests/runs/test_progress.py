@@ -1,7 +1,5 @@
 """Long work is told of without a terminal too: a line now and then."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

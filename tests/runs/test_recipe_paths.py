@@ -69,11 +69,7 @@ def test_a_recipe_below_works_from_every_folder(places, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("lm = 3", "lm and quick are tables"),
-        ("grpo = 3", "grpo is a value, not a table"),
-    ],
+    ("text", "says"), [("lm = 3", "lm and quick are tables"), ("grpo = 3", "grpo is a value, not a table")]
 )
 def test_a_section_that_is_no_table_is_named(tmp_path: Path, text: str, says: str):
     """Each was a TypeError or an AttributeError."""

@@ -37,7 +37,6 @@ def test_other_rows_or_episodes_are_refused_and_other_code_is_said(
 
     options = {"rewards": [f"{reward}:score"], "settings": SMALL, "out": tmp_path / "grpo"}
     commands.grpo(str(rows), model=student, **options)
-    commands.grpo(str(rows), model=student, **options)
     write(60, 0.25)
     capsys.readouterr()
     commands.grpo(str(rows), model=student, **options)

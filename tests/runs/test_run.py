@@ -158,17 +158,6 @@ def test_a_recipe_that_cannot_be_used_says_why(change, says):
         load_recipe("rhythm", changes=[change])
 
 
-def test_too_few_rows_fail_before_anything_is_done(tmp_path):
-    """They were noticed by the teacher, behind the audit."""
-    rows, test = tmp_path / "rows.jsonl", tmp_path / "test.jsonl"
-    rows.write_text(json.dumps({"question": "1 + 1 ?", "answer": "2"}) + "\n")
-    test.write_text(rows.read_text())  # the one row judges
-    recipe = load_recipe(f"jsonl:{rows}?test={test}", quick=True)
-    with pytest.raises(ConfigError, match="no task left to train on"):
-        run_stages(resolve(recipe), tmp_path / "run")
-    assert not (tmp_path / "run" / "manifest.json").exists()
-
-
 def test_the_threads_of_one_stage_are_not_those_of_the_next(tmp_path: Path) -> None:
     """An evaluation after training had the training's threads, and in a run that was broken off between them the machine's."""
     before, seen = torch.get_num_threads(), []

@@ -1,13 +1,11 @@
 """Stages, adaptive weights and own rewards in a recipe: understood, refused with a reason, paid, written down and drawn."""
 
-from __future__ import annotations
-
-import json
 import re
 from pathlib import Path
 
 import pytest
 
+import gradus
 from gradus.core import ConfigError
 from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
@@ -75,8 +73,7 @@ def test_a_run_follows_its_stages_and_the_report_shows_them(tmp_path: Path) -> N
     result = recipe(STAGES, tmp_path)
     assert result.grpo.max_steps == 3  # as long as the stages
     folder = run_stages(resolve(result), tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "grpo/metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["kind"] == "step"]
+    steps = gradus.load_run(folder).metrics()
     assert [line["stage"] for line in steps] == ["form", "sums", "sums"]
     assert [line["lr"] for line in steps] == [3e-4, 5e-4, 5e-4]
     assert steps[0]["weights"] == {"correct": 0.0, "format": 1.0, "incremental_format": 1.0}
@@ -110,10 +107,7 @@ def test_ones_own_rewards_are_the_grader(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (
-            ["stage.0.weigths={format=1.0}"],
-            r"stage\.0\.weigths: unknown key, did you mean weights\?$",
-        ),
+        (["stage.0.weigths={format=1.0}"], r"stage\.0\.weigths: unknown key, did you mean weights\?$"),
         (["stage.0.steps=0"], r"stage\.0\.steps: .*greater than or equal to 1, got 0"),
         (["grpo.max_steps=5"], r"1 \+ 2 = 3 steps and grpo\.max_steps is 5; leave max_steps out"),
         (['stage.1={name="sums"}', "grpo.max_steps=1"], "leaves none of grpo.max_steps = 1 for 'sums'"),
@@ -124,15 +118,8 @@ def test_a_schedule_that_cannot_be_used_says_why(changes: list[str], says: str, 
         recipe(STAGES, tmp_path, *changes)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ("stage.0.weights={tone=1.0}", "component 'tone'; the grader has correct, format, incremental_format"),
-        ("stage.0.weights={format=0.0}", "stage 'form' has no reward"),
-        ("stage.1.name=form", "stages need different names, got form, form"),
-    ],
-)
-def test_what_only_the_grader_can_know_fails_before_anything_is_done(change: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=says):
-        run_stages(resolve(recipe(STAGES, tmp_path, change)), tmp_path / "run")
+def test_what_only_the_grader_can_know_fails_before_anything_is_done(tmp_path: Path) -> None:
+    job = resolve(recipe(STAGES, tmp_path, "stage.0.weights={tone=1.0}"))
+    with pytest.raises(ConfigError, match="component 'tone'; the grader has correct, format, incremental_format"):
+        run_stages(job, tmp_path / "run")
     assert not (tmp_path / "run" / "teach").exists()

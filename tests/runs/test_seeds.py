@@ -1,7 +1,5 @@
 """`gradus run --seeds`: every seed a run of its own, what no seed changes once, one evaluation over all."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -5,7 +5,6 @@ import pytest
 import gradus
 from gradus.commands.training import make_job
 from gradus.core import GradusError
-from gradus.core.metrics import read_metrics
 from gradus.rollouts import read_episodes
 
 
@@ -52,11 +51,7 @@ def test_rewards_that_read_the_step_are_told_it_in_validation_and_evaluation(tmp
         "eval.pairs": [],
     }
     run = gradus.run(rows, rewards=[steps], quick=True, out=tmp_path / "run", settings=changes)
-    validated = [
-        each["reward_mean"]
-        for each in read_metrics(run.folder / "grpo" / "metrics.jsonl")
-        if each["kind"] == "validation"
-    ]
+    validated = [each["reward_mean"] for each in run.metrics("validation")]
     assert validated == [each for each in (0.0, 0.5, 1.0) for _ in range(len(validated) // 3)]
     evaluated = read_episodes(run.folder / "eval" / "episodes.jsonl.gz").episodes
     assert {each.reward.value for each in evaluated if each.policy == "grpo"} == {1.0}
@@ -78,7 +73,7 @@ def test_rewards_that_are_missing_are_counted_and_named(tmp_path):
         out=tmp_path / "run",
         settings={"audit.enabled": False, "grpo.groups": 16, "grpo.group_size": 2},
     )
-    (step, *_) = [each for each in read_metrics(run.folder / "grpo" / "metrics.jsonl") if each["kind"] == "step"]
+    step = run.metrics()[0]
     assert 0.2 < step["ungraded_episodes"] < 0.8
     assert "bad row" in step["reward_error"]
     assert "missing rewards" in (run.folder / "doctor.json").read_text()

@@ -1,7 +1,5 @@
 """Results by task of other evaluators, compared: in the forms of lm-eval 0.4 and inspect 0.3, and as plain lines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,12 +1,10 @@
 """A teacher's episodes: stored as they come, finished later, counted with what they cost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -42,7 +40,7 @@ class Moody:
         self.fails, self.stop_at = fails, stop_at
         self.asked: list[int] = []
 
-    def start(self, episodes: Sequence[EpisodeStart]) -> Moody:
+    def start(self, episodes: Sequence[EpisodeStart]) -> Self:
         self.rows = [episode.group for episode in episodes]
         return self
 

@@ -1,7 +1,5 @@
 """The page of TRL's names says each, and what it names are keys."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import fields

@@ -142,7 +142,6 @@ def test_a_process_keeps_the_names_of_its_forks_as_long_as_it_lives(tmp_path: Pa
     def start() -> tuple[subprocess.Popen[str], str]:
         command = [sys.executable, "-c", HOLD]
         process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
-        assert process.stdout is not None
         return process, process.stdout.readline().strip()
 
     (first, held), (second, other) = start(), start()

@@ -1,7 +1,5 @@
 """Models and sequences that the training tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,6 @@ SMALL = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_s
 
 
 def vocabulary(spec: EnvironmentSpec) -> Vocabulary:
-    assert spec.language.vocabulary is not None
     return spec.language.vocabulary()
 
 

@@ -1,7 +1,5 @@
 """What a run does with its alerts, and that a resumed run does the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention by batched products is the kernel's attention: exactly so forwards in float32, and within bfloat16's eight bits backwards."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Which token gets which advantage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +28,6 @@ def credited(groups: list[Group], rule: GrpoConfig, loaded: LoadedModel, **weigh
 
 
 def values(sample: TrainingSample) -> list[float]:
-    assert sample.advantages is not None
     return sample.advantages.tolist()
 
 
@@ -99,7 +96,6 @@ def test_an_immediate_term_is_for_its_span_and_what_was_done_for_the_rest(loaded
     )
     said = RewardTerm(component="c", value=3.0, span="number", immediate=True)
     first, *others = group.episodes
-    assert first.reward is not None
     terms = tuple((*turn, said) for turn in first.reward.terms)
     group = replace(group, episodes=(replace(first, reward=replace(first.reward, terms=terms)), *others))
     half = rule("span").model_copy(update={"discount": 0.5})
@@ -118,7 +114,6 @@ def test_a_component_that_is_undefined_counts_for_what_it_added(loaded: LoadedMo
 
 def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) -> None:
     one, *_ = credited(groups(loaded), rule("span").model_copy(update={"entropy_spans": {"number": 0.5}}), loaded)
-    assert one.entropy is not None
     assert one.entropy.tolist() == [0.5, 0.0, 0.0] * 3
     assert all(each.entropy is None for each in credited(groups(loaded), rule("span"), loaded))
 
@@ -135,7 +130,6 @@ def test_an_ungraded_episode_is_left_out_and_an_equal_group_is_silent(loaded: Lo
 def test_token_ends_cover_the_answer(loaded: LoadedModel) -> None:
     for group in groups(loaded):
         for turn in group.episodes[0].turns:
-            assert turn.tokens is not None
             ends = token_ends(loaded.renderer, turn.tokens.action_ids)
             assert ends[-1] == len(turn.action)
             assert list(ends) == sorted(ends)

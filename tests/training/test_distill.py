@@ -1,7 +1,5 @@
 """Distillation: exact targets of tokens, scripted teachers and models that teach, one loop with SFT."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +43,6 @@ SAMPLING = SamplingConfig(max_new_tokens=8, grammar=True)
 @pytest.fixture(scope="module")
 def rhythm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rhythm") / "model"
-    assert RHYTHM.language.vocabulary is not None
     shape = NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=1024)
     return make_nano(folder, RHYTHM.language.vocabulary(), shape)
 
@@ -147,7 +144,6 @@ def test_the_loss_is_that_of_the_distribution_that_is_sampled(
     teacher = ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded)
     episodes = roll_out(RHYTHM, teacher.actor(), [RHYTHM.train_task(0)], key=("distill", "taught"), seed=0).episodes
     (sample,) = teacher.label(text_sequences(loaded, episodes), episodes)
-    assert sample.soft is not None
     with torch.no_grad():
         logits = loaded.model(input_ids=sample.ids[None]).logits[0, sample.positions - 1].double()
     ids, q = sample.soft
@@ -193,7 +189,6 @@ def test_a_student_ends_at_what_is_stated(lamps_model: Path, tmp_path: Path) -> 
     result = train_distill(
         loaded, scripted, spec, config, tmp_path / "run", sampling=sampling, options=RunOptions(live=False)
     )
-    assert result.loss is not None
     assert result.loss < 0.02
     policy = LocalPolicy(load_model(result.best, device="cpu"), sampling)
     said = [each.turns[0].action for each in roll_out(spec, policy, [spec.train_task(i) for i in range(400)]).episodes]
@@ -211,7 +206,6 @@ def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, own: b
     episodes = roll_out(RHYTHM, actor, [RHYTHM.train_task(0)]).episodes
     (sample,) = text_sequences(loaded, episodes)
     (labeled,) = teacher.label([sample], episodes)
-    assert labeled.soft is not None
     assert labeled.actions == sample.actions
     assert labeled.soft[0][:, 0].tolist() == sample.ids[sample.positions].tolist()
     assert teacher.logprobs([sample], episodes)[0].tolist() == [0.0] * sample.actions
@@ -233,7 +227,6 @@ def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path:
         gained = with_teacher(samples, logprobs, 0.5)
         for one, other, theirs in zip(samples, gained, logprobs, strict=True):
             assert one.advantages is not None
-            assert other.advantages is not None
             expected = 0.5 * (theirs.double() - one.logprobs).clamp(-10, 10)
             torch.testing.assert_close(other.advantages - one.advantages, expected)
             if isinstance(teacher, ModelTeacher):  # the student's own weights
@@ -264,7 +257,6 @@ def test_chunks_and_microbatches_change_nothing(
     samples = [one for index, each in enumerate(episodes) for one in episode_samples(each, index=index)]
 
     def apart(logits: torch.Tensor, taught: torch.Tensor | None, rows: slice) -> torch.Tensor:
-        assert taught is not None
         return (logits.log_softmax(-1) - taught.log_softmax(-1)).square().sum(1)
 
     def figures(budget: int) -> tuple[float, list[torch.Tensor]]:
@@ -272,12 +264,7 @@ def test_chunks_and_microbatches_change_nothing(
         loss = 0.0
         for batch in microbatches(samples, budget=budget):
             with tree_attention(loaded.model), tree_attention(teacher.model):
-                values, _ = compare_tokens(
-                    loaded.model,
-                    batch,
-                    apart,
-                    teacher=teacher.model,
-                )
+                values, _ = compare_tokens(loaded.model, batch, apart, teacher=teacher.model)
             values.sum().backward()
             loss += float(values.detach().sum())
         return loss, [each.grad.clone() for each in loaded.model.parameters() if each.grad is not None]

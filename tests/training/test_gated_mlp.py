@@ -1,7 +1,5 @@
 """The gated MLP of a layer as one function: the same numbers, part by part, and gradients near those of float32."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

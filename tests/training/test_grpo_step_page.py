@@ -1,7 +1,5 @@
 """The pages that lead through a GRPO step and along a reward name files and functions that exist, and few files."""
 
-from __future__ import annotations
-
 import re
 from functools import reduce
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Each law is broken by a fault that leaves its mark on nothing else, and by no healthy run of a small sample; `make prove` has 300."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -180,7 +178,6 @@ def all_shown(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
 
 
 def shifted_mean(sample: TrainingSample) -> Any:
-    assert sample.advantages is not None
     return sample.advantages + 0.3
 
 

@@ -1,7 +1,5 @@
 """The page of a run that goes on: how far it is, its last answers with rewards, its curves, its health."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

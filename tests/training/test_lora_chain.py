@@ -1,7 +1,5 @@
 """A model warm-started through adapters goes on through the same adapters, and any part that loads models takes such a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -45,14 +43,7 @@ def warm_started(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, warm_started: Path, tmp_path: Path) -> None:
-    settings = {
-        "max_steps": 1,
-        "groups": 2,
-        "group_size": 4,
-        "validation_every": 0,
-        "store_every": 0,
-        "lr": 1e-2,
-    }
+    settings = {"max_steps": 1, "groups": 2, "group_size": 4, "validation_every": 0, "store_every": 0, "lr": 1e-2}
     config = GrpoConfig(lora=LORA, entropy_coef=0.1, sampling=SamplingConfig(max_new_tokens=6), **settings)
     result = train_grpo(warm_started, SPEC, config, tmp_path / "run", options=GrpoOptions(live=False))
     before, after = (load_model(folder).model.state_dict() for folder in (warm_started, result.final))
@@ -94,11 +85,7 @@ def test_an_adapter_folder_plays(warm_started: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lora", "told"),
-    [
-        (None, "of rank 4 and alpha 8"),
-        (LoraConfig(rank=8, alpha=8), "of rank 4 and alpha 8"),
-    ],
+    ("lora", "told"), [(None, "of rank 4 and alpha 8"), (LoraConfig(rank=8, alpha=8), "of rank 4 and alpha 8")]
 )
 def test_other_adapters_than_those_there_are_refused(
     warm_started: Path, tmp_path: Path, lora: LoraConfig | None, told: str

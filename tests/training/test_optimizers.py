@@ -1,7 +1,5 @@
 """Muon beside AdamW as one optimizer: what moves how far, what is remembered, and what a checkpoint must hold."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

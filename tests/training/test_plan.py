@@ -1,7 +1,5 @@
 """Forecasts: every term follows from shapes, what does not fit is refused by name, and memory is what a run really takes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Adapters on weights of four bits, by bitsandbytes itself."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,14 +38,12 @@ def settings(**changes: Any) -> GrpoConfig:
 @needs_bitsandbytes
 def test_adapters_are_trained_on_four_bits_saved_served_and_merged(tmp_path: Path) -> None:
     vocabulary = lamps().language.vocabulary
-    assert vocabulary is not None
     lamps_model = make_nano(
         tmp_path / "nano", vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=128), seed=1
     )
     config = settings(quantize="4bit")
     result = train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
     stored = read_settings(result.final)
-    assert stored is not None
     assert stored.quantize == "4bit"
     loaded = load_model(result.final)  # as it was trained
     inside = [name for name, value in loaded.model.named_parameters() if value.dtype == torch.uint8]

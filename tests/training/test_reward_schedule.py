@@ -1,7 +1,5 @@
 """Stages and adaptive weights in the GRPO loop: applied, written down, and the same after a resume, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -39,7 +37,6 @@ def schedule(stages: list[StageConfig] = STAGES) -> RewardSchedule:
 @pytest.fixture(scope="module")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = NanoConfig(hidden_size=16, layers=1, heads=2, intermediate_size=32, context=64)
-    assert SPEC.language.vocabulary is not None
     return make_nano(tmp_path_factory.mktemp("nano") / "model", SPEC.language.vocabulary(), shape)
 
 

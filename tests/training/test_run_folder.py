@@ -1,7 +1,5 @@
 """Files that are whole or not there, schedules, and the screen."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -301,7 +299,6 @@ def test_the_figures_of_a_pass_are_means_over_its_updates() -> None:
 
 def test_differences_of_log_probs_stop_a_run_beyond_any_of_their_limits() -> None:
     measured = measure_logp_diff([np.arange(50) / 100, np.arange(50, 101) / 100])
-    assert measured is not None
     assert (measured.mean, measured.p99, measured.max) == pytest.approx((0.5, 0.99, 1.0))
     check_logp_diff(measured, measured)
     for name in ("mean", "p99", "max"):

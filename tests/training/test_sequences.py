@@ -1,7 +1,5 @@
 """What was sampled is what is trained: ids, log-probs, stop tokens and restarts survive the way into a batch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -62,7 +60,6 @@ def test_nothing_is_tokenized_again(played: list[Turn]) -> None:
     assert sum(one.actions for one in sequences) == len(sampled), "each token is trained once"
     seen: list[int] = []
     for turn in played:
-        assert turn.tokens is not None
         seen = [*([] if turn.tokens.restart else seen), *turn.tokens.context_ids, *turn.tokens.action_ids]
         (home,) = (one for one in sequences if turn.index in one.turns)
         assert home.ids[: len(seen)].tolist() == seen
@@ -110,7 +107,6 @@ def test_a_sample_says_where_each_token_stands_and_what_was_shown_between() -> N
     assert first.positions.tolist() == [3, 4, 6, 7, 8]
     assert first.offsets.tolist() == [0, 1, 0, 1, 2]
     assert first.turns.tolist() == [0, 0, 1, 1, 1]
-    assert first.read is not None
     assert first.read.tolist() == [5], "what stands before the first answer is no news of the environment"
     assert first.legal == (*legal, None, None, None)
     assert (first.key, second.key, second.legal, second.episode) == ((5, 0), (5, 1), None, 8)
@@ -141,7 +137,6 @@ def test_labels_are_targets_and_legal_tokens_of_each_row_and_what_was_shown_befo
     for row, index in enumerate(batch.sequences):
         mine = batch.labels.row == row
         assert batch.labels.target[mine].tolist() == [[3, 5], [7, 4]][index]
-        assert batch.labels.legal is not None
         allowed = [[place for place in range(8) if each[place]] for each in batch.labels.legal[mine]]
         assert allowed == [[list(range(8))] * 2, [[3, 7], [4]]][index]
     assert batch.labels.read_target.tolist() == [4]

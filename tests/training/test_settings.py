@@ -1,7 +1,5 @@
 """What the settings of a run come to, and which are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Supervised fine-tuning on stored text."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,7 +57,6 @@ def test_a_student_learns_what_the_teacher_says(lamps_model: Path, taught: list[
     records = RunFolder(tmp_path / "run").records()
     assert {record["kind"] for record in records} == {"sft"}
     assert records[-1]["loss"] < 0.4 * records[0]["loss"]
-    assert result.validation_accuracy is not None
     assert result.validation_accuracy > 0.5
     assert [record["epoch"] for record in records if "validation_loss" in record] == list(range(1, 13))
     best = load_model(result.best, device="cpu")
@@ -97,7 +94,6 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
         """Nats per token of observations."""
         model = load_model(folder, device="cpu")
         (sequence, *_) = text_sequences(model, taught[:1])
-        assert sequence.read is not None
         with torch.no_grad():
             logits = model.model(sequence.ids[None]).logits[0]
         at = sequence.read
@@ -105,7 +101,6 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
 
     plain, both = (train(lamps_model, tmp_path / str(weight), settings(observations=weight)) for weight in (0.0, 0.5))
     assert surprise(both.final) < 0.5 * surprise(plain.final)
-    assert both.loss is not None
     assert plain.loss is not None
     assert both.loss < 2 * plain.loss  # the figure is that of answers alone
 

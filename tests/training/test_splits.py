@@ -1,9 +1,8 @@
 """What judges is never trained on: splits are by what a task is, for data that comes back epoch after epoch."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import read_episodes, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import (
+    HeldOut,
     distillation_tasks,
     reserved_ids,
     taught_indices,
@@ -40,6 +40,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> EnvironmentSpec:
 
 def question(spec: EnvironmentSpec, seed: int, options: dict) -> str:
     return spec.make().reset(seed=seed, **options).text
+
+
+def test_what_a_teacher_holds_out_is_what_grpo_holds_out() -> None:
+    """A scripted teacher reads no settings of GRPO: they would import torch."""
+    defaults = {name: field.default for name, field in GrpoConfig.model_fields.items()}
+    assert all(each.default == defaults[each.name] for each in fields(HeldOut))
 
 
 def test_no_validation_question_is_trained_on_or_taught(data: EnvironmentSpec) -> None:

@@ -1,7 +1,5 @@
 """What a run on a Tinker server refuses before anything is spent. No server is needed."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

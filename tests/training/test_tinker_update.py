@@ -1,7 +1,5 @@
 """An update through the requests of a Tinker server is the local update, whatever the server divides losses by."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self

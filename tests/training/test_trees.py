@@ -1,7 +1,5 @@
 """A tree of shared prefixes computes what each row alone computes, forwards and backwards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -138,12 +136,7 @@ def test_a_shared_prefix_is_computed_once(loaded: LoadedModel) -> None:
 def test_the_lean_decoder_knows_qwen2(biased: bool) -> None:
     """Biases of the projections, grouped key heads, another epsilon: still transformers' numbers and gradients."""
     model = random_qwen2(
-        1,
-        hidden_size=48,
-        num_hidden_layers=3,
-        rms_norm_eps=1e-4,
-        rope_theta=500.0,
-        tie_word_embeddings=biased,
+        1, hidden_size=48, num_hidden_layers=3, rms_norm_eps=1e-4, rope_theta=500.0, tie_word_embeddings=biased
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)

@@ -1,7 +1,5 @@
 """The update half of a GRPO step: ratios, microbatches, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -83,7 +81,6 @@ def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedMod
     credited = sampled(loaded, settings)
     once = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), credited, settings, 0.0)
     assert once.figures["ratio_max"] == pytest.approx(1.0, abs=1e-5)
-    assert once.logp_diff_max is not None
     assert once.logp_diff_max < 1e-5
     twice = settings.model_copy(update={"epochs": 2})
     moved = policy_update(loaded, make_optimizer(loaded.model, twice), credited, twice, 1e-2)
@@ -132,7 +129,6 @@ def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, 
     credited = sampled(loaded, settings, spec)
     everything = [replace(one, advantages=torch.ones(one.actions)) for one in credited]
     result = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), everything, settings, 0.0)
-    assert result.logp_diff_max is not None
     assert result.logp_diff_max < 1e-5
     assert result.trained_tokens == sum(one.actions for one in credited)
 

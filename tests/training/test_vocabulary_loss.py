@@ -1,7 +1,5 @@
 """Chunks of a vocabulary give the numbers and gradients of the whole, with a fraction of its memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers
@@ -26,7 +24,6 @@ def scores(model, sampling: SamplingConfig, *, legal: bool = False, differentiat
     model.zero_grad()
     with tree_attention(model):
         result = score_tokens(model, batch, sampling, entropy=True, differentiate=differentiate, greedy=True)
-        assert result.entropy is not None
         assert result.greedy is not None
         loss = (result.logprobs * torch.linspace(-1, 1, len(result.logprobs))).sum()
         (loss + result.entropy.sum() if differentiate else loss).backward()

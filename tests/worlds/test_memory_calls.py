@@ -77,10 +77,7 @@ MALFORMED = [
     ("I have nothing to add.", "holds no call"),
     ('["memory_noop"]', "holds no call"),
     ('{"name":"memory_noop","arguments":{}', "not closed with a brace"),
-    (
-        '{"name":"memory_insert","arguments":{"category":"values","content":"cut',
-        "a string is not closed",
-    ),
+    ('{"name":"memory_insert","arguments":{"category":"values","content":"cut', "a string is not closed"),
     ('{"name" "memory_noop"}', "not valid JSON"),
     ("{'name':'memory_noop','arguments':{}}", "not valid JSON"),
     ('{"name":"memory_noop","arguments":{},}', "not valid JSON"),
@@ -91,10 +88,7 @@ MALFORMED = [
     ('{"name":"memory_noop","arguments":{},"id":1}', "nothing else"),
     # calls that a tool refuses
     ('{"name":"memory_forget","arguments":{}}', "unknown tool memory_forget"),
-    (
-        '{"name":"memory_noop","arguments":{"why":"x"}}',
-        "memory_noop takes no arguments , not why",
-    ),
+    ('{"name":"memory_noop","arguments":{"why":"x"}}', "memory_noop takes no arguments , not why"),
     ('{"name":"memory_insert","arguments":{"category":"values"}}', "memory_insert needs content"),
     (delete(), "memory_delete needs entry_id or old_content , got neither"),
     (delete(entry_id=1, old_content="first"), "needs entry_id or old_content , not both"),

@@ -1,7 +1,5 @@
 """One's own text, read by a policy into a memory on disk, and questions to it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -115,7 +113,6 @@ def test_kill_9_loses_no_chunk_and_repeats_none(text: Path, tmp_path: Path) -> N
 
 def test_a_nano_model_reads_into_its_own_folder(text: Path, tmp_path: Path) -> None:
     vocabulary = load("memory").language.vocabulary
-    assert vocabulary is not None
     shape = NanoConfig(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=1024)
     folder = make_nano(tmp_path / "model", vocabulary(), shape, seed=1)
     learned = learn(str(folder), text)

@@ -1,7 +1,5 @@
 """A chat model as the reader, against a real HTTP server that speaks the OpenAI protocol, well and badly."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

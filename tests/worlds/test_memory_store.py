@@ -20,8 +20,7 @@ TEXT = st.one_of(
 NAMES = {"entry_id": st.integers(0, 8), "old_content": TEXT}
 ARGUMENTS = {
     "memory_insert": st.fixed_dictionaries(
-        {"category": st.sampled_from(BANKS), "content": TEXT},
-        optional={"timestamp": st.text(max_size=80)},
+        {"category": st.sampled_from(BANKS), "content": TEXT}, optional={"timestamp": st.text(max_size=80)}
     ),
     "memory_update": st.fixed_dictionaries({"category": st.sampled_from(BANKS), "new_content": TEXT}, optional=NAMES),
     "memory_delete": st.fixed_dictionaries({"category": st.sampled_from(BANKS)}, optional=NAMES),

@@ -120,12 +120,7 @@ IRREGULAR = {
     },
     "qa": [
         {"question": "How many dogs did Ann buy?", "answer": 3, "evidence": ["D1:1"], "category": 4},
-        {
-            "question": "What did Bob say?",
-            "answer": "word",
-            "evidence": ["D1:2; D2:1", "D:9:9"],
-            "category": 1,
-        },
+        {"question": "What did Bob say?", "answer": "word", "evidence": ["D1:2; D2:1", "D:9:9"], "category": 1},
         {"question": "What did Ann sell?", "adversarial_answer": "a dog", "evidence": None, "category": 5},
     ],
 }
@@ -147,7 +142,6 @@ def test_irregular_conversations_are_read(tmp_path: Path) -> None:
     for name in spec.policies:
         (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
         assert episode.failure is None, name
-        assert episode.reward is not None
         assert episode.reward.value is not None, episode.reward.error
     path.write_text("[{}]")
     with pytest.raises(ConfigError, match="has no 'conversation'"):

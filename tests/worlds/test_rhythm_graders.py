@@ -1,7 +1,5 @@
 """The graders of Rhythm: calibration to the original, what v3 pays, and where."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +41,6 @@ def test_v2_keeps_its_known_holes() -> None:
     assert rewards("heuristic+constant", "v2").mean() > 0.58
     for name in ("v1", "v2"):
         result = paired_difference(rewards("sandbagger", name), rewards("heuristic", name))
-        assert result.low is not None
         assert result.low > 0, name
     returns = [np.mean([episode.env_return for episode in played(name)]) for name in ("sandbagger", "heuristic")]
     assert returns[0] < returns[1] - 3.0
@@ -64,7 +61,6 @@ def test_the_reference_error_is_not_above_the_best_constant() -> None:
 
 @pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood", "discrete-3"])
 def test_v3_pays_no_exploit(condition: str) -> None:
-    assert SPEC.audit.panel is not None
     names = ("heuristic", *SPEC.audit.panel.exploits)
     honest, *exploits = (rewards(name, condition=condition).mean() for name in names)
     assert max(exploits) < honest, dict(zip(SPEC.audit.panel.exploits, exploits, strict=True))
@@ -75,14 +71,12 @@ def test_v3_separates_the_ladder(condition: str) -> None:
     ladder = ("random", "heuristic", "profile-blind", "bayes", "clairvoyant")
     for worse, better in itertools.pairwise(ladder):
         result = paired_difference(rewards(better, condition=condition), rewards(worse, condition=condition))
-        assert result.low is not None
         assert result.low > 0, (better, worse)
 
 
 @pytest.mark.parametrize("policy", ["random", "heuristic", "bayes", "clairvoyant", "silence"])
 def test_the_terms_of_v3_add_up_to_the_grade(policy: str) -> None:
     for episode in played(policy)[:20]:
-        assert episode.reward is not None
         total = fsum(episode.reward.turn_rewards)
         assert episode.reward.value == pytest.approx(total, abs=1e-9)
         weighted = fsum(V3_WEIGHTS[name] * (value or 0.0) for name, value in episode.reward.components.items())
@@ -91,7 +85,6 @@ def test_the_terms_of_v3_add_up_to_the_grade(policy: str) -> None:
 
 def test_v3_pays_belief_to_the_belief_and_the_rest_to_the_action() -> None:
     episode = played("bayes")[0]
-    assert episode.reward is not None
     for turn, terms in zip(episode.turns, episode.reward.terms, strict=True):
         spans = {span.name for span in turn.spans}
         assert {term.span for term in terms} <= spans
@@ -157,17 +150,13 @@ def test_v3_pays_a_cut_week_for_its_turns() -> None:
 
 
 def test_play_is_the_grade_without_its_belief_part() -> None:
-    assert SPEC.metrics is not None
     heuristic, believer = (SPEC.metrics(played(name)[0]) for name in ("heuristic", "heuristic+bayes"))
     assert heuristic["play"] == pytest.approx(believer["play"])
     episode = played("heuristic")[0]
-    assert episode.reward is not None
     assert heuristic["play"] == pytest.approx((episode.reward.value or 0.0) / (1 - V3_WEIGHTS["belief_skill"]))
 
 
 def test_view_and_curves_draw_the_week() -> None:
-    assert SPEC.presentation.view is not None
-    assert SPEC.presentation.curves is not None
     episode = played("bayes")[2]
     view = SPEC.presentation.view(episode)
     kinds = [panel.kind for panel in view.panels]

@@ -1,7 +1,5 @@
 """The text of Rhythm: lines, answers, spans, and what must never be seen."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -99,7 +97,6 @@ def rollout_lines(seed: int, persons: str = "continuous") -> list[str]:
 @pytest.mark.parametrize("policy", ["bayes", "bayes:reasoning"])
 def test_every_word_is_in_the_vocabulary_and_a_turn_is_short(policy: str) -> None:
     spec = load()
-    assert spec.language.vocabulary is not None
     words = set(spec.language.vocabulary().words)
     assert set(SYSTEM_PROMPT.split()) <= words
     for persons in ("continuous", "ood", "discrete"):
@@ -217,7 +214,6 @@ def test_a_compact_week_is_short_and_every_policy_speaks_its_words() -> None:
     """SmolLM2 writes each of these words as one token, 11 around each turn, and the rules in 122."""
     plain, compact = load(), load("compact")
     assert len(COMPACT.prompt.split()) <= 93
-    assert compact.language.vocabulary is not None
     words = set(compact.language.vocabulary().words)
     for policy in ("bayes", "heuristic+constant", "clairvoyant"):
         episodes = roll_out(compact, policy, episodes=10, condition="ood").episodes

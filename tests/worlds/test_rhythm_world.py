@@ -1,7 +1,5 @@
 """The world of Rhythm: its known figures, its laws, its noise, and its shell."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -34,14 +32,7 @@ from gradus_worlds.rhythm.tables import (
     SIGNATURE,
     STEPS,
 )
-from gradus_worlds.rhythm.world import (
-    draw_events,
-    draw_noise,
-    effect_tables,
-    event_effects,
-    felt_change,
-    transition,
-)
+from gradus_worlds.rhythm.world import draw_events, draw_noise, effect_tables, event_effects, felt_change, transition
 
 PERSONS = {person.name: person for person in DISCRETE}
 

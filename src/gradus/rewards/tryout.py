@@ -160,7 +160,7 @@ def _name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", "")
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     # The command line imports the file and takes the name from it, so a lambda or an inner function has none.
-    is_in_file = name.isidentifier() and function.__qualname__ == name and Path(file).is_file()
+    is_in_file = name.isidentifier() and getattr(function, "__qualname__", "") == name and Path(file).is_file()
     if not is_in_file:
         return ""
     path = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file

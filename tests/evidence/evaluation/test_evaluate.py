@@ -9,9 +9,10 @@ import pytest
 from fakes import WORDS, echo
 from garden import SPEC, Garden
 
-from gradus.core import Action, ConfigError, Observation, child_rng
+from gradus.core import ConfigError, Observation, child_rng
 from gradus.evidence.evaluation import compare, compare_seeds, evaluate
 from gradus.evidence.reports.score_tables import score_tables
+from gradus.policies.scripted import FunctionPolicy
 from gradus.stats import mean_interval, paired_difference, pass_at_k
 
 
@@ -19,11 +20,12 @@ def _policies(*names, spec=SPEC):
     return {name: spec.policy(name) for name in names}
 
 
-@pytest.fixture(scope="module")
-def small():
-    return evaluate(
-        SPEC, _policies("random", "feeder", "teacher"), episodes=30, graders=["honest", "gullible"], power=0.02
-    )
+def _small():
+    policies = _policies("random", "feeder", "teacher")
+    return evaluate(SPEC, policies, episodes=30, graders=["honest", "gullible"], power=0.02)
+
+
+small = pytest.fixture(scope="module")(_small)
 
 
 def test_figures_are_those_of_the_episodes(small):
@@ -67,15 +69,11 @@ def test_another_grader_grades_the_same_episodes_without_playing(small):
 
 
 def test_the_same_call_gives_the_same_bytes(small):
-    again = evaluate(
-        SPEC, _policies("random", "feeder", "teacher"), episodes=30, graders=["honest", "gullible"], power=0.02
-    )
+    again = _small()
     assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(small.to_json(), allow_nan=False)
-    other = evaluate(SPEC, _policies("random"), conditions=["main"], episodes=30, seed=1).to_json()
-    assert (
-        other["conditions"]["main"]["policies"]["random"]["reward"]
-        != (small.to_json()["conditions"]["main"]["policies"]["random"]["reward"])
-    )
+    other = evaluate(SPEC, _policies("random"), conditions=["main"], episodes=30, seed=1)
+    ours, theirs = (each.to_json()["conditions"]["main"]["policies"]["random"] for each in (small, other))
+    assert ours["reward"] != theirs["reward"]
 
 
 def test_a_condition_with_fewer_seeds_gives_all_it_has(small):
@@ -207,25 +205,14 @@ def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass():
                 assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, choices)) / len(choices))
 
 
-class Guess:
+def guess():
     """Says one of echo's words, drawn by the episode's own key."""
-
-    name = "guess"
-
-    def start(self, episodes):
-        self.starts = episodes
-        return self
-
-    def act(self, requests):
-        return [Action(text=child_rng(*self.starts[each.row].key).choice(WORDS)) for each in requests]
-
-    def close(self):
-        pass
+    return FunctionPolicy("guess", lambda seen, script: child_rng(*script.start.key).choice(WORDS))
 
 
 def test_several_samples_of_a_task_are_one_unit():
     spec = echo()
-    policies = {"random": Guess(), "teacher": spec.policy("gold")}
+    policies = {"random": guess(), "teacher": spec.policy("gold")}
     once = evaluate(spec, policies, episodes=20)
     result = evaluate(spec, policies, episodes=20, samples=4, pass_k=[1, 2, 4])
     (condition,) = result.episodes
@@ -271,7 +258,7 @@ def test_seeds_that_agree_come_to_what_one_of_them_comes_to(small):
 
 
 def test_each_seeds_mean_is_over_what_it_has_and_pairs_are_over_the_tasks_of_all():
-    result = evaluate(echo(), {"random": Guess()}, episodes=4)
+    result = evaluate(echo(), {"random": guess()}, episodes=4)
     (condition,) = result.episodes
 
     def rewarded(*values):
@@ -290,7 +277,7 @@ def test_each_seeds_mean_is_over_what_it_has_and_pairs_are_over_the_tasks_of_all
 
 
 def test_an_attempt_passes_if_its_true_reward_is_one_and_a_missing_one_is_not_counted():
-    result = evaluate(echo(), {"random": Guess()}, episodes=8, samples=2)
+    result = evaluate(echo(), {"random": guess()}, episodes=8, samples=2)
     (condition,) = result.episodes
 
     def passes(k, rewards, true_rewards):

@@ -1,7 +1,5 @@
 """The doctor over an evaluation: a run that gained nothing, or ended far below its teacher, is not called healthy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,30 +7,20 @@ from typing import Any
 import pytest
 
 from gradus.runs.stages.doctor import diagnosis_of
-from tests.fakes import results_document
+from tests.fakes import policy_figures, results_document
 
 
 def run_with(folder: Path, change: tuple[float, float, float], teacher: float, **more: Any) -> list[str]:
     figures = dict(zip(("mean", "low", "high"), change, strict=True))
     results = results_document("rhythm", {"grpo - sft": {"reward": figures}}) | more
     rewards = {"random": 0.0, "sft": 0.5, "grpo": 0.5 + change[0], "wise": teacher}
-    counts = {
-        "components": {},
-        "curves": {},
-        "episodes": 40,
-        "failed": 0,
-        "failures": {},
-        "ungraded": 0,
-        "truncated": 0,
-    }
-    results["conditions"]["main"]["policies"] = {
-        name: {**counts, "invalid_actions": None, "reward": {"mean": value, "low": None, "high": None}}
-        for name, value in rewards.items()
-    }
+    results["conditions"]["main"]["policies"] = {name: policy_figures(reward=each) for name, each in rewards.items()}
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "recipe.toml").write_text('[teach]\npolicy = "wise"\n')
     (folder / "metrics.jsonl").write_text('{"kind": "step", "step": 1}\n')
-    return [each["rule"] for each in diagnosis_of(folder)["diagnoses"]]
+    diagnoses = diagnosis_of(folder)["diagnoses"]
+    assert all("on main" in each["evidence"] for each in diagnoses)
+    return [each["rule"] for each in diagnoses]
 
 
 @pytest.mark.parametrize(

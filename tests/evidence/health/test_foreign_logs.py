@@ -1,7 +1,5 @@
 """The logs of other trainers: TRL 1.16 wrote one, with a reward that is the same for all, and tinker-cookbook 0.6's rl_loop the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -7,15 +7,8 @@ from streams import healthy, spoiled
 
 from gradus.core import StorageError
 from gradus.core.metrics import read_metrics
-from gradus.evidence.health import (
-    Monitor,
-    advice,
-    diagnose,
-    report,
-    status,
-)
+from gradus.evidence.health import Monitor, advice, diagnose, report, status
 from gradus.runs.stages.doctor import diagnosis_of
-from tests.fakes import results_document
 
 
 def _clipped(record, i):
@@ -27,19 +20,10 @@ def _live(records):
     return [alert for record in records for alert in monitor([record])]
 
 
-def test_the_monitor_sees_what_the_diagnosis_sees():
-    records = spoiled(0, _clipped)
-    alerts = _live(records)
-    diagnoses = {each.rule: each for each in diagnose(records)}
-    assert {alert["rule"] for alert in alerts} == set(diagnoses)
-    first = next(alert for alert in alerts if alert["rule"] == "clip storm")
-    assert first["step"] == diagnoses["clip storm"].first_step
-    assert first["severity"] == "warn"
-
-
 @pytest.mark.parametrize(
     ("rule", "change"),
     [
+        ("clip storm", _clipped),
         ("reward falls", lambda r, i: {"reward_mean": r["reward_mean"] * max(0.1, 1 - 0.03 * i)}),
         ("sampler mismatch", lambda r, i: {"mismatch_fraction": 0.4}),
         ("truncation", lambda r, i: {"truncated_episodes": 0.5, "invalid_actions": 0.5, "episodes": 8}),
@@ -48,10 +32,11 @@ def test_the_monitor_sees_what_the_diagnosis_sees():
 )
 def test_alerts_are_those_of_the_stored_run_with_the_same_remedy(rule, change):
     records = spoiled(0, change, steps=100)
-    (told,) = (each for each in diagnose(records) if each.rule == rule)
-    alerts = [alert for alert in _live(records) if alert["rule"] == rule]
+    diagnoses, live = {each.rule: each for each in diagnose(records)}, _live(records)
+    assert {alert["rule"] for alert in live} == set(diagnoses)
+    told, alerts = diagnoses[rule], [alert for alert in live if alert["rule"] == rule]
     assert (alerts[0]["step"], alerts[-1]["step"], len(alerts)) == (told.first_step, told.last_step, told.steps)
-    assert alerts[-1]["remedy"] == told.remedy
+    assert (alerts[-1]["severity"], alerts[-1]["remedy"]) == (told.severity, told.remedy)
 
 
 def test_a_monitor_that_begins_in_the_middle_agrees_with_one_that_was_there_from_the_start():
@@ -79,10 +64,8 @@ def test_advice_is_one_line_about_the_worst_thing():
     assert "\n" not in line
     assert advice([]) == "Healthy: nothing to do."
     quick = healthy(0, 2)
-    assert (
-        report(diagnose(quick), quick)["summary"]
-        == "Too short to judge: nothing was found in 2 steps of GRPO; most rules look at more."
-    )
+    too_short = "Too short to judge: nothing was found in 2 steps of GRPO; most rules look at more."
+    assert report(diagnose(quick), quick)["summary"] == too_short
     longer = healthy(0, 6)
     assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
 
@@ -127,16 +110,6 @@ def test_the_command_reads_sft_and_grpo_so_overfitting_is_told(tmp_path):
     assert document["status"] == "warn"
     assert document["schema"] == 2
     assert [each["rule"] for each in document["diagnoses"]] == ["overfitting"]
-
-
-def test_a_student_made_worse_is_not_healthy(tmp_path):
-    _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 5))
-    worse = {"mean": -0.05, "low": -0.08, "high": -0.02}
-    pairs = {"grpo - sft": {"reward": worse, "true_reward": {"mean": 0.0, "low": -0.1, "high": 0.1}}}
-    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", pairs)))
-    document = json.loads(json.dumps(diagnosis_of(tmp_path)))
-    assert document["status"] == "warn"
-    assert "grpo - sft on main" in document["diagnoses"][0]["evidence"]
 
 
 def test_falling_on_the_same_held_out_tasks_is_told():

@@ -1,7 +1,5 @@
 """A tiny real evaluation of Rhythm's scripted policies, played once for all tests of reports."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,46 +6,22 @@ from html.parser import HTMLParser
 import pytest
 
 from gradus.evidence.reports import audit_badge, audit_card, audit_page
+from tests.fakes import audit_document
 
 _INTERVAL = {"mean": 0.2, "low": 0.1, "high": 0.3}
 
 
 def _document(**changes):
+    bold = {"n": 16, "refused": 1.0, "low": 0.8, "example": {"answer": "**7**", "gold": "7"}}
+    spaces = {"n": 16, "refused": 0.0, "low": 0.0}
+    blind = {"evidence": "<script>x</script> | y", "measured": {}, "remedy": "Compare."}
+    right = {"evidence": "strict about: bold", "measured": {"bold": bold, "spaces": spaces}}
     checks = [
-        {
-            "name": "blind answers",
-            "status": "fail",
-            "evidence": "the constant 'x' earns",
-            "measured": {},
-            "remedy": "Compare.",
-        },
-        {
-            "name": "right answers",
-            "status": "pass",
-            "evidence": "strict about: bold",
-            "measured": {
-                "bold": {"n": 16, "refused": 1.0, "low": 0.8, "example": {"answer": "**7**", "gold": "7"}},
-                "spaces": {"n": 16, "refused": 0.0, "low": 0.0},
-            },
-        },
+        {"name": "blind answers", "status": "fail", **blind},
+        {"name": "right answers", "status": "pass", **right},
     ]
-    return {
-        "schema": 2,
-        "environment": "sums",
-        "grader": "g",
-        "verdict": "fail",
-        "summary": "g fails blind answers.",
-        "checks": checks,
-        "true_reward_name": "share of right answers",
-        "condition": "main",
-        "episodes": 48,
-        "seed": 0,
-        "points": [],
-        "hack": None,
-        "exploit": {"completion": "<b>x</b> & `y`", "reward": 1.0},
-        "review": [],
-        **changes,
-    }
+    exploit = {"completion": "<b>x</b> & `y`", "reward": 1.0}
+    return audit_document(**{"checks": checks, "exploit": exploit, **changes})
 
 
 class _Text(HTMLParser):
@@ -64,16 +40,8 @@ def test_the_page_says_what_pays_what_is_refused_and_what_to_change():
     turns = [{"shown": "day <1>" + "y" * 900, "answer": "5 neglect", "reward": -0.25}] * 50
     page = audit_page(_document(hack=hack), turns=turns)
     text = " ".join(_Text(page).parts)
-    for told in (
-        "<b>x</b> & `y`",
-        "Bad start",
-        "neglect then feed",
-        "day <1>",
-        "10 further turns",
-        "**7**",
-        "100 % of 16",
-        "Compare.",
-    ):
+    words = ("<b>x</b> & `y`", "Bad start", "neglect then feed", "day <1>", "10 further turns", "**7**", "100 % of 16")
+    for told in (*words, "Compare."):
         assert told in text, told
     assert "<b>x</b>" not in page  # what an answer says is text, not markup
     assert "y" * 500 not in page
@@ -98,11 +66,10 @@ def test_wrong_answers_that_are_accepted_and_the_form_stand_in_the_page():
 
 @pytest.mark.parametrize("verdict", ["pass", "fail", "unresolved"])
 def test_card_and_badge_say_the_verdict(verdict):
-    document = _document(verdict=verdict)
-    badge = ET.fromstring(audit_badge(document["verdict"]))
-    word = verdict
-    assert badge.get("aria-label") == f"audit: {word}"
-    card = audit_card(document)
-    assert f"**{word}.**" in card
+    assert ET.fromstring(audit_badge(verdict)).get("aria-label") == f"audit: {verdict}"
+    card = audit_card(_document(verdict=verdict))
+    assert f"**{verdict}.**" in card
+    assert "<script>" not in card
+    assert "&lt;script&gt;x&lt;/script&gt; \\| y |" in card
     assert "`<b>x</b> & 'y'`" in card
     assert "- blind answers: Compare." in card

@@ -1,7 +1,5 @@
 """Runs held against each other: paired over tasks, corrected for many, with the settings that differ."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -18,18 +16,7 @@ from gradus.evidence.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.runs.comparison import compare_runs, differing_settings, named_runs
 from gradus.training.config import GrpoConfig
-from tests.fakes import results_document
-
-POLICY = {
-    "components": {},
-    "curves": {},
-    "episodes": 8,
-    "failed": 0,
-    "failures": {},
-    "ungraded": 0,
-    "truncated": 0,
-    "invalid_actions": None,
-}
+from tests.fakes import policy_figures, results_document
 
 
 def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
@@ -39,7 +26,9 @@ def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
     episodes = [replace(episode, policy="grpo") for group in groups for episode in group.episodes]
     write_episodes(folder / "eval" / "episodes.jsonl.gz", episodes, environment="rhythm")
     results = results_document("rhythm")
-    results["conditions"] = {"in-distribution": {**results["conditions"]["main"], "policies": {"grpo": POLICY}}}
+    results["conditions"] = {
+        "in-distribution": {**results["conditions"]["main"], "policies": {"grpo": {**policy_figures(), "episodes": 8}}}
+    }
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "recipe.toml").write_text(f'environment = "rhythm"\n[grpo]\nlr = {lr}\ngroups = 8\n')
     (folder / "grpo").mkdir()
@@ -52,10 +41,7 @@ def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
 def runs(played: Any, tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    return {
-        "low": _run(tmp_path / "a", played, "random", 0.1),
-        "high": _run(tmp_path / "b", played, "heuristic", 0.2),
-    }
+    return {"low": _run(tmp_path / "a", played, "random", 0.1), "high": _run(tmp_path / "b", played, "heuristic", 0.2)}
 
 
 def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:

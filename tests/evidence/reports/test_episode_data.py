@@ -1,7 +1,5 @@
 """What the pipeline hands to a report: nothing lost, nothing invented."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

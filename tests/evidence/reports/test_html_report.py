@@ -1,7 +1,5 @@
 """The report as a file: whole, offline, honest about what it lacks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -14,23 +12,16 @@ import pytest
 
 from gradus.core import Group
 from gradus.evidence.evaluation import evaluate
-from gradus.evidence.reports import (
-    prepare_report,
-    render_report,
-    shown_episodes,
-    write_eval_report,
-    write_report,
-)
+from gradus.evidence.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
 from gradus.evidence.reports.run_files import RunRecord
 from gradus.runs.stages.evaluation import write_evaluation_report
-from tests.fakes import policy_figures, results_document
+from tests.fakes import audit_document, policy_figures, results_document
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
 
 
 def data_of(page: str) -> dict[str, Any]:
     stored = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert stored is not None
     packed = re.search(r'<script type="text/plain" id="packed">(.*?)</script>', page, re.DOTALL)
     episodes = json.loads(gzip.decompress(b64decode(packed.group(1)))) if packed else {}
     return {**json.loads(stored.group(1)), **episodes}
@@ -125,28 +116,10 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         "evidence": "0.62 of the groups",
         "remedy": "a larger G",
     }
-    (tmp_path / "doctor.json").write_text(
-        json.dumps({"schema": 2, "status": "warn", "summary": "one warning", "diagnoses": [diagnosis]}),
-        encoding="utf-8",
-    )
+    health = {"schema": 2, "status": "warn", "summary": "one warning", "diagnoses": [diagnosis]}
+    (tmp_path / "doctor.json").write_text(json.dumps(health), encoding="utf-8")
     checks = [{"name": "separation", "status": "fail", "evidence": "random 0.250 > heuristic 0.240", "measured": {}}]
-    audit = {
-        "schema": 2,
-        "environment": "rhythm",
-        "grader": "v3",
-        "verdict": "fail",
-        "summary": "it fails",
-        "checks": checks,
-        "true_reward_name": "episode reward",
-        "condition": "in-distribution",
-        "episodes": 10,
-        "seed": 0,
-        "points": [],
-        "exploit": None,
-        "hack": None,
-        "review": [],
-    }
-    (tmp_path / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
+    (tmp_path / "audit.json").write_text(json.dumps(audit_document(checks=checks)), encoding="utf-8")
     text = write_report(tmp_path).read_text(encoding="utf-8")
     for words in (
         "3 min 20 s",
@@ -181,13 +154,7 @@ def test_four_tiles_say_what_matters_under_the_headline() -> None:
         name="run",
         results=results,
         recipe='[teach]\npolicy = "bayes"',
-        audit={
-            "verdict": "fail",
-            "summary": "",
-            "checks": [{"name": "blind answers", "status": "fail", "evidence": ""}],
-            "points": [],
-            "hack": None,
-        },
+        audit=audit_document(checks=[{"name": "blind answers", "status": "fail", "evidence": ""}]),
         doctor={"status": "healthy", "summary": "Healthy: nothing to do.", "diagnoses": []},
     )
     tile = r'<li class="(\w+)"><a href="#\w+"><small>([^<]*)</small><b>([^<]*)</b>'

@@ -1,7 +1,5 @@
 """Figures for documents: drawn from stored data, the same bytes for the same data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

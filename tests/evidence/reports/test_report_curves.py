@@ -1,7 +1,5 @@
 """Curves of a training run, from the lines of its metrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gradus.evidence.reports.curves import LONGEST, grpo_curves

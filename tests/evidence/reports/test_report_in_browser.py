@@ -1,7 +1,5 @@
 """The report in a real browser: it draws without an error and fits a phone's width."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Results and episodes on a terminal."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from io import StringIO

@@ -1,7 +1,5 @@
 """The sentences of a verdict say what the intervals carry and no more."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

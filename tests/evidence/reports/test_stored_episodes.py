@@ -1,7 +1,5 @@
 """The newest episodes of a run, and the few that are worth reading."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

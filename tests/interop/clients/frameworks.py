@@ -4,8 +4,6 @@ None knows anything of Gradus but an OpenAI client, or an address and a key.
 """
 
 # pyright: basic, reportMissingImports=false
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -287,11 +285,7 @@ def smolagents(task: Any, client: Any) -> str:
 
     model = OpenAIServerModel(model_id="policy", api_base=str(client.base_url), api_key=client.api_key)
     clerk = ToolCallingAgent(
-        tools=[tool(tool_of(task))],
-        model=model,
-        max_steps=4,
-        verbosity_level=LogLevel.OFF,
-        instructions=INSTRUCTIONS,
+        tools=[tool(tool_of(task))], model=model, max_steps=4, verbosity_level=LogLevel.OFF, instructions=INSTRUCTIONS
     )
     return str(clerk.run(task["question"]))
 

@@ -4,8 +4,6 @@ The agent must call a tool before it can know the answer. A nano model has rando
 in ten. Run as ``python learn.py CLIENT STEPS SEED`` in an environment that has the client's framework.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """Asks lm-eval's client for log-likelihoods of a small task at `gradus serve`, and prints by how much they miss the model's own."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading

@@ -1,52 +1,38 @@
 """Runs one client's agent on a scripted model and prints its row of the table in docs/agents.md. Run as ``python matrix.py CLIENT``."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import Any
 
 from frameworks import AGENTS, SAYINGS, Sayings
 
-from gradus.core import Action, Episode, Observation, StopReason
+from gradus.core import Episode, Observation, StopReason
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.spec import agent_spec
+from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.rollouts import roll_out
 
 ROWS = [{"question": f"What color is thing {number}?", "answer": "red", "hidden": "is red"} for number in range(8)]
 
 
-class Clerk:
+def clerk(first: str, sayings: Sayings) -> FunctionPolicy:
     """A policy that looks first, in one of three ways, and says the color when it has heard it."""
 
-    name = "clerk"
-
-    def __init__(self, first: str, sayings: Sayings) -> None:
-        self.first, self.sayings = first, sayings
-
-    def start(self, episodes: Any) -> Any:
-        return self
-
-    def act(self, requests: Any) -> list[Action]:
-        return [Action(text=self._answer(each.observation)) for each in requests]
-
-    def _answer(self, seen: Observation) -> str:
+    def answer(seen: Observation, script: Script) -> str:
         """What is next: the framework may send the conversation, or a text of its own with all that was."""
         everything = "\n".join((seen.text, *(message.content for message in seen.messages)))
         if "is red" in everything:
-            demands_end = self.sayings.others and "next_tool_name" in everything
-            return self.sayings.others[0] if demands_end else self.sayings.colors[0]
-        first, self.first = self.first, self.sayings.look
-        return first
+            demands_end = sayings.others and "next_tool_name" in everything
+            return sayings.others[0] if demands_end else sayings.colors[0]
+        following, script.memory["following"] = script.memory.get("following", first), sayings.look
+        return following
 
-    def close(self) -> None:
-        pass
+    return FunctionPolicy("clerk", answer)
 
 
 def _episode(name: str, first: str) -> Episode:
     sayings = SAYINGS.get(name, Sayings())
     spec = agent_spec(AGENTS[name], ROWS, [lambda completions, **_: [1.0] * len(completions)], limits=AgentLimits())
-    (episode,) = roll_out(spec, Clerk(first, sayings), [spec.train_task(0)]).episodes
+    (episode,) = roll_out(spec, clerk(first, sayings), [spec.train_task(0)]).episodes
     return episode
 
 

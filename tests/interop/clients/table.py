@@ -4,8 +4,6 @@ Rows are clients and columns what they can do; each cell is what a client's agen
 it. Every client has an environment of its own, in GRADUS_CLIENTS or in the cache folder; to make them takes a package index.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -87,22 +87,22 @@ def _check(name: str, problems: Mapping[str, Sequence[str]], sound: str) -> Audi
     return check
 
 
-def _course(subject: PlanSubject, environment: Any, task: Task) -> Iterator[tuple[Observation, Json]]:
-    """Observations and public states of one episode with random answers keyed by the task.
+def _course(subject: PlanSubject, environment: Any, task: Task) -> Iterator[Observation]:
+    """Observations of one episode with random answers keyed by the task.
 
     An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
     """
     try:
         observation: Observation = environment.reset(seed=task.seed, **task.options)
-        yield observation, dict(getattr(environment, "state", {}))
+        yield observation
         for turn in range(subject.spec.max_turns):
             if _is_over(observation):
                 return
             observation = environment.step(subject.draw(child_seed(subject.seed, "hygiene", task.seed, turn) % 2**31))
-            yield observation, dict(getattr(environment, "state", {}))
+            yield observation
     except (Exception, SystemExit) as error:
         text = f"{_RAISED}{type(error).__name__}: {error}"
-        yield Observation(text=text, terminated=True), {}
+        yield Observation(text=text, terminated=True)
 
 
 def _is_over(observation: Observation) -> bool:
@@ -116,7 +116,7 @@ def digests(subject: PlanSubject, tasks: Sequence[Task]) -> list[list[str]]:
     rows: list[list[str]] = []
     for task in tasks:
         with closing(blocking(subject.spec.make())) as environment:
-            rows.append([_digest(observation) for observation, _ in _course(subject, environment, task)])
+            rows.append([_digest(observation) for observation in _course(subject, environment, task)])
     return rows
 
 
@@ -154,7 +154,7 @@ def _rolled_out_again(subject: PlanSubject, tasks: Sequence[Task]) -> list[list[
             beside: Iterator[Any] = iter(())
             if spec.max_sessions != 1:
                 beside = _course(subject, other, tasks[0])
-            for observation, _ in _course(subject, used, task):
+            for observation in _course(subject, used, task):
                 observations.append(observation)
                 random.random()  # an environment may not see what others draw, or do
                 next(beside, None)
@@ -209,11 +209,11 @@ def _leaks(
     for task in tasks if keys else ():
         with closing(blocking(subject.spec.make())) as environment:
             places: JsonDict = {}
-            for turn, (observation, state) in enumerate(_course(subject, environment, task)):
+            for turn, observation in enumerate(_course(subject, environment, task)):
                 # Behind the end nothing is hidden any more. What is over at the start was shown all the same.
                 if turn and _is_over(observation):
                     continue
-                public = {"data": observation.data, "state": state, "action_data": observation.action_data}
+                public = {"data": observation.data, "action_data": observation.action_data}
                 for (kind, *path), leaf in walk(public):
                     place = f"the {kind} of turn {turn}"
                     places[f"{place}: {'.'.join(path)}"] = leaf
