@@ -37,13 +37,12 @@ from gradus.training.laws.lessons import (
     turns_again,
 )
 from gradus.training.laws.rolled import RolledOut
-from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.runner import LawRunner, begun
 from gradus.training.laws.step import is_exact
 from gradus.training.laws.tasks import usable_again
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonResult, Lessons, LessonTrainer, turns_of
-from gradus.training.run.checkpoints import begun
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
 from gradus.training.teachers import ScriptedTeacher, Teacher

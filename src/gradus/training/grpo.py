@@ -28,6 +28,7 @@ from gradus.training.laws.credit import dropped_again, settings_again
 from gradus.training.laws.grading import add_pairs, independence, kinds_of
 from gradus.training.laws.movement import scheduled_rate
 from gradus.training.laws.rolled import RolledOut
+from gradus.training.laws.runner import begun
 from gradus.training.laws.step import is_exact
 from gradus.training.laws.storing import (
     best_again,
@@ -43,7 +44,7 @@ from gradus.training.laws.storing import (
 )
 from gradus.training.laws.tasks import epochs_again, judges_again, same_tasks, tasks_again, trained_again
 from gradus.training.learner import Learner, StepLearner
-from gradus.training.run.checkpoints import Checkpoint, begun, go_back, loop_values, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, go_back, loop_values, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer

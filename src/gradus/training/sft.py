@@ -28,11 +28,10 @@ from gradus.training.laws.lessons import (
     plain_likelihood,
     turns_again,
 )
-from gradus.training.laws.runner import LawRunner
+from gradus.training.laws.runner import LawRunner, begun
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lesson_model import LocalLessonModel
 from gradus.training.lessons import Augmented, LessonLoss, LessonModel, LessonResult, Lessons, LessonTrainer
-from gradus.training.run.checkpoints import begun
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
 from gradus.training.tinker.lessons import ServedLessonModel

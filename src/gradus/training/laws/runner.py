@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import eq
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from torch import Tensor
 
+from gradus.training.distributed.processes import world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.law_names import LAWS, LawName
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import RunOptions
 
 
 @dataclass(frozen=True)
@@ -164,3 +169,17 @@ class LawRunner:
         if not measured:
             return None
         return {"kind": "laws", "step": self.step, "worst": measured, "not_measured": missing}
+
+
+@contextmanager
+def begun(path: Path | str, config: BaseModel, options: RunOptions, *, resume: bool) -> Generator[RunFolder]:
+    """Opens the folder of a run. A run that fails writes down the law that is broken, and no beginning without a step."""
+    folder = RunFolder(path, writing=world().main, observer=options.on_record)
+    folder.open(config, resume=resume)
+    try:
+        yield folder
+    except Exception as error:
+        if isinstance(error, LawBroken):
+            folder.append(error.alert())
+        folder.forget_beginning()
+        raise

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from pydantic import BaseModel
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
@@ -30,9 +28,7 @@ from gradus.policies.local.settings import free_sampling
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
-from gradus.training.laws.runner import LawBroken
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import RunOptions
 
 _FILES: Any = safetensors  # it has no types
 KEPT = 2  # of the newest checkpoints; a second one is there if the newest is damaged
@@ -135,20 +131,6 @@ def go_back(folder: RunFolder, training: TrainingState) -> Checkpoint | None:
     checkpoint = load_checkpoint(checkpoints[-1], training)
     folder.truncate(checkpoint.offset)
     return checkpoint
-
-
-@contextmanager
-def begun(path: Path | str, config: BaseModel, options: RunOptions, *, resume: bool) -> Generator[RunFolder]:
-    """Opens the folder of a run. A run that fails writes down the law that is broken, and no beginning without a step."""
-    folder = RunFolder(path, writing=world().main, observer=options.on_record)
-    folder.open(config, resume=resume)
-    try:
-        yield folder
-    except Exception as error:
-        if isinstance(error, LawBroken):
-            folder.append(error.alert())
-        folder.forget_beginning()
-        raise
 
 
 def save_model(path: Path, loaded: LoadedModel) -> None:
