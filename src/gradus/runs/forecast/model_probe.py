@@ -129,7 +129,7 @@ def _conversation(system: str, shown: Sequence[str]) -> EnvironmentSpec:
     """
     number = count()
 
-    class Conversation:
+    class TwoTurns:
         system_prompt = system
         max_turns = 2
 
@@ -139,7 +139,7 @@ def _conversation(system: str, shown: Sequence[str]) -> EnvironmentSpec:
         def step(self, answer: str) -> tuple[str, float, bool]:
             return shown[2 + next(number) % 2], 0.0, False
 
-    return class_spec(Conversation)
+    return class_spec(TwoTurns)
 
 
 def _sampled(policy: LocalPolicy, spec: EnvironmentSpec) -> list[TrainingSample]:
