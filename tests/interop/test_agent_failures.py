@@ -22,6 +22,7 @@ import pytest
 import torch
 from short_runs import lines
 
+import gradus
 from gradus.commands import Checklist
 from gradus.core import (
     Asked,
@@ -520,7 +521,7 @@ def test_a_nano_model_knows_the_words_that_its_teacher_meets() -> None:
         return await agents.ask(client, ("system", "Zwieback before marmalade."), ("user", task["question"]))
 
     bare, taught, told = (
-        agent_spec(wordy, agents.ROWS, [agents.length], **more)
+        gradus.agent(wordy, agents.ROWS, [agents.length], missing=(TimeoutError, 75), **more)
         for more in ({}, {"teacher": parrot(lambda seen: "quince jelly")[0]}, {"vocabulary": ["damson"]})
     )
     words = [set(spec.language.vocabulary().words) for spec in (bare, taught, told) if spec.language.vocabulary]

@@ -55,7 +55,10 @@ def test_a_raising_function_is_an_error_of_that_completion_alone() -> None:
     assert (good.value, broken.value) == (2.0, 1.0)
     assert bad.value is None
     assert bad.components == {"picky": None, "format": 1.0}
-    assert bad.error == f"reward 'picky' raised KeyError: 'three' (test_rewards.py:{picky.__code__.co_firstlineno + 2} in picky)"
+    assert (
+        bad.error
+        == f"reward 'picky' raised KeyError: 'three' (test_rewards.py:{picky.__code__.co_firstlineno + 2} in picky)"
+    )
     assert dict(rewards.errors) == {"picky: KeyError": 1}
 
 

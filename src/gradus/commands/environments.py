@@ -55,22 +55,35 @@ def agent(
     *,
     name: str | None = None,
     teacher: Policy | None = None,
+    missing: Sequence[type[BaseException] | int] = (ConnectionError,),
+    vocabulary: Sequence[str] = (),
     **limits: Any,
 ) -> EnvironmentSpec:
     """An environment of an agent: any function or coroutine ``my_agent(task, client)`` that talks to the OpenAI client that it is given.
 
     ``tasks``: a list of rows; a task is a row without its answer. ``rewards``: functions in TRL's signature, which also get ``result`` (what
-    the agent returned) and ``conversation``. ``teacher``: a policy that answers the agent's calls, for SFT. ``limits``: of an episode,
-    ``seconds``, ``calls`` and ``tokens``.
+    the agent returned) and ``conversation``. ``teacher``: a policy that answers the agent's calls, for SFT. ``missing``: exceptions, and exit
+    codes of a command, that are no fault of the model: such an episode is left out. ``vocabulary``: texts whose words a nano model knows.
+    ``limits``: of an episode, ``seconds``, ``calls`` and ``tokens``.
     """
     from gradus.interop.agents.calls import AgentLimits
     from gradus.interop.agents.spec import agent_spec
 
-    known_options(limits, AgentLimits, "gradus.agent", also=("function", "tasks", "rewards", "name", "teacher"))
+    named = ("function", "tasks", "rewards", "name", "teacher", "missing", "vocabulary")
+    known_options(limits, AgentLimits, "gradus.agent", also=named)
     called = name or getattr(function, "__name__", "agent")
     if called in environments.own_names():  # a run of it would stand for the one that comes with Gradus
         called = f"my-{called}"
-    return agent_spec(function, tasks, rewards, name=called, limits=AgentLimits(**limits), teacher=teacher)
+    return agent_spec(
+        function,
+        tasks,
+        rewards,
+        name=called,
+        limits=AgentLimits(**limits),
+        teacher=teacher,
+        missing=missing,
+        vocabulary=vocabulary,
+    )
 
 
 def roll_out(
