@@ -26,7 +26,7 @@ from gradus.core.printing import beginning
 from gradus.core.values import Json, JsonDict
 from gradus.stats import format_interval
 
-# What to change if a check fails; attackers share the search's.
+# What to change if a check fails.
 _REMEDIES = {
     "separation": "Give the skill that is missing a component of its own, or more weight.",
     "exploits": "See which component rewards the degenerate policy, and reward what it is meant to measure.",
@@ -42,6 +42,7 @@ _REMEDIES = {
     "reflexes": "Read the answer out of its form and compare it alone; text copied from the question must earn nothing.",
     "the source": "Pay for what the named line looks for only around a right answer, and less than being right does.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
+    "judge": "Take the mean of several samples, lower the temperature, or sharpen the rubric.",
     "hostile answers": "Never execute an answer in the grader's process, and limit its time.",
     "leaks": "Take the answer out of what is shown.",
     "tasks": "Take everything random from the seed, and keep test questions out of training.",
@@ -189,7 +190,7 @@ def _remedy(check: AuditCheck) -> str:
     """What to change: of the kind of answer that pays, if the check shows one."""
     # That of the completion knows more than that of the check.
     changes = (note.change for note in check.notes if note.kind == "exploit" and note.change)
-    return next(changes, "") or check.remedy or _REMEDIES.get(check.subject, _REMEDIES["search"])
+    return next(changes, "") or _REMEDIES[check.subject]
 
 
 _VERDICTS: Mapping[Status, str] = {**STATUS_WORDS, "note": "pass"}
