@@ -8,7 +8,7 @@ import pytest
 
 from gradus.commands import init
 from gradus.core import ConfigError
-from gradus.rewards import find_reward
+from gradus.rewards import choose_rewards, find_reward
 from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 
@@ -41,6 +41,13 @@ def test_a_reward_beside_the_recipe_is_found_in_every_form(places, reward):
     (config,) = load_recipe(None, path=places / "r.toml").rewards
     assert find_reward(config.function)(completions=["x"]) == [2.0]
     assert config.weight == 0.5
+
+
+def test_two_spellings_of_one_reward_are_one_setting(places):
+    """A run as `mine:exact`, as Python names it, was refused to go on as `mine.py:exact`."""
+    spelled = [load_recipe("arithmetic", rewards=choose_rewards([name])).rewards for name in ("pay:pay", "pay.py:pay")]
+    assert spelled[0] == spelled[1]
+    assert find_reward(spelled[0][0].function)(completions=["x"]) == [1.0]
 
 
 @pytest.mark.parametrize("source", ["rows.jsonl?{}", "jsonl:rows.jsonl?{}", "gsm8k:rows.jsonl?{}", "gsm8k:set?{}"])

@@ -191,6 +191,18 @@ class Recipe(_Section):
         """``rows.jsonl`` as on a command line."""
         return file_name(environment)
 
+    @field_validator("rewards")
+    @classmethod
+    def _one_spelling(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
+        """``mine:exact`` of a file in the current folder is recorded as ``mine.py:exact``: both are one setting."""
+        spelled: list[RewardConfig] = []
+        for reward in rewards:
+            module, colon, name = reward.function.rpartition(":")
+            if colon and module.isidentifier() and Path(f"{module}.py").is_file():
+                reward = reward.model_copy(update={"function": f"{module}.py:{name}"})
+            spelled.append(reward)
+        return tuple(spelled)
+
     @model_validator(mode="after")
     def _as_long_as_its_stages(self) -> Recipe:
         """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
