@@ -12,17 +12,19 @@ from gradus import environments
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import MANIFEST, ManifestDocument, Results, read_document
 from gradus.core.files import read_toml
+from gradus.core.printing import go_around
 from gradus.core.values import flattened
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.reports.verdict import STUDENTS
+from gradus.evidence.stage_files import changed_since
+from gradus.rollouts import read_episodes
 from gradus.runs.manifest import UNTRAINED
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.evaluation import read_rollouts
 from gradus.runs.task_results import TASKS, task_episodes
 
 _COMPARED = (*STUDENTS, "base")  # the first that all runs have is compared
 _GRADING = ("rewards.", "weights.", "reward_messages.")  # keys of a recipe
-ByCondition = Mapping[str, Sequence[Episode]]
+OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
 
 def named_paths(words: Iterable[str]) -> dict[str, Path]:
@@ -89,19 +91,14 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | Mapping[str, str] | 
 def compare_files(files: Mapping[str, Path]) -> Results:
     """The document of an evaluation whose policies are files of results by task. Raises ConfigError unless they have the same tasks."""
     spec = _spec_without_code(TASKS, {"score": 1.0}, {TASKS: "results by task"})
-    return _paired(spec, {name: {0: {TASKS: task_episodes(path)}} for name, path in files.items()}, [TASKS])
+    return _paired(spec, {name: {0: task_episodes(path)} for name, path in files.items()}, [TASKS])
 
 
-def _paired(
-    spec: EnvironmentSpec, files: Mapping[str, Mapping[int, ByCondition]], conditions: Iterable[str]
-) -> Results:
-    """The comparison under the conditions that all have. Raises ConfigError if they have other tasks in one, or share none.
-
-    ``files``: the episodes of each run by training seed.
-    """
+def _paired(spec: EnvironmentSpec, files: OfRuns, conditions: Iterable[str]) -> Results:
+    """The comparison under the conditions that all have. Raises ConfigError if they have other tasks in one, or share none."""
     from gradus.evidence.evaluation import compare_seeds
 
-    rollouts: dict[str, dict[str, dict[int, Sequence[Episode]]]] = {}
+    rollouts: dict[str, OfRuns] = {}
     for condition in conditions:
         selected = {name: _of_condition(of_seeds, condition) for name, of_seeds in files.items()}
         tasks = {name: _tasks(of_seeds) for name, of_seeds in selected.items()}
@@ -133,9 +130,12 @@ def _shared_policy(stored: Iterable[Results], name: str | None) -> str:
     return policy
 
 
-def _of_condition(of_seeds: Mapping[int, ByCondition], condition: str) -> dict[int, Sequence[Episode]]:
+def _of_condition(of_seeds: Mapping[int, Sequence[Episode]], condition: str) -> dict[int, Sequence[Episode]]:
     """The episodes of one condition, by training seed."""
-    return {seed: by_condition.get(condition, ()) for seed, by_condition in of_seeds.items()}
+    selected: dict[int, Sequence[Episode]] = {}
+    for seed, episodes in of_seeds.items():
+        selected[seed] = [episode for episode in episodes if episode.task.condition == condition]
+    return selected
 
 
 def _tasks(of_seeds: Mapping[int, Sequence[Episode]]) -> set[tuple[int, str | None]]:
@@ -220,17 +220,20 @@ def differing_settings(runs: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     return differing
 
 
-def _episodes(folder: Path, results: Results, policy: str) -> dict[int, ByCondition]:
+def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence[Episode]]:
     """A policy's episodes of the evaluation by training seed; a run of one seed has them under 0."""
     if seeds := evaluated_seeds(seed_folders(folder), results):
         return {int(name.removeprefix("seed ")): _stored(place, policy) for name, place in seeds.items()}
     return {0: _stored(folder, policy)}
 
 
-def _stored(folder: Path, policy: str) -> ByCondition:
+def _stored(folder: Path, policy: str) -> Sequence[Episode]:
     """The episodes of a policy that the evaluation in a folder stored."""
-    rollouts = read_rollouts(folder / "eval" / "episodes.jsonl.gz")
-    return {condition: policies.get(policy, ()) for condition, policies in rollouts.items()}
+    path = folder / "eval" / "episodes.jsonl.gz"
+    stored = read_episodes(path)
+    for problem in (*stored.problems, *changed_since(path)):
+        go_around(problem, "the other episodes are compared")
+    return [episode for episode in stored.episodes if episode.policy == policy]
 
 
 def _require_one(what: str, values: Mapping[str, str], remedy: str = "compare runs that share it") -> None:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gradus.core import EnvironmentSpec, Episode, Group, Policy
 from gradus.core.files import write_json
 from gradus.core.metrics import read_metrics
-from gradus.core.printing import go_around
 from gradus.core.values import Json
 from gradus.evidence.evaluation import Evaluation, evaluate
-from gradus.evidence.stage_files import changed_since
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
 from gradus.runs.progress import progress_bar
@@ -72,11 +70,8 @@ def best_is_the_start(grpo: Path) -> bool:
 
 def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
     """Stored episodes by condition and policy."""
-    stored = read_episodes(path)
-    for problem in (*stored.problems, *changed_since(path)):
-        go_around(problem, "the other episodes are used")
     rollouts: dict[str, dict[str, list[Episode]]] = {}
-    for episode in stored.episodes:
+    for episode in read_episodes(path).episodes:
         rollouts.setdefault(episode.task.condition or "", {}).setdefault(episode.policy, []).append(episode)
     return rollouts
 
