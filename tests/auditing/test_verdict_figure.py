@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,7 @@ import gradus
 from gradus.auditing.accepted import AcceptedFinding, digest, limits_in, with_accepted, with_limits
 from gradus.auditing.exports import junit, sarif, workflow_lines
 from gradus.auditing.records import ACCEPTED_FILE
-from gradus.auditing.result import screen
+from gradus.auditing.result import screen, time_for_the_rest, verdict_of
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import ConfigError
 
@@ -112,6 +113,12 @@ def test_other_programs_read_the_findings(tmp_path):
     assert rows[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith("test_verdict_figure.py")
     assert workflow_lines(audit.result)[0].startswith("::error file=")
     assert {"audit.junit.xml", "audit.sarif"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_what_there_was_no_time_for_is_counted():
+    checks = audited(lambda task, answer: time.sleep(0.05) or sound(task, answer), limit=2.0)
+    assert verdict_of(list(checks.values())) == "unresolved"
+    assert " answers asked; --seconds " in time_for_the_rest(checks["figure"])
 
 
 def test_a_number_of_more_digits_than_int_reads_ends_no_audit():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -256,6 +257,8 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
     figure = next((check for check in result.checks if check.subject == "figure"), None)
     if figure is not None and figure.status != "fail":
         parts.append(Text(f"as a share of {figure.measured['of']}: {figure.evidence}"))
+    if figure is not None and figure.measured.get("skipped"):
+        parts.append(Text(time_for_the_rest(figure)))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:
@@ -292,6 +295,15 @@ def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
     if hidden:
         lines.append(Text(f"  and {hidden} more (--verbose)", style="dim"))
     return lines
+
+
+def time_for_the_rest(figure: AuditCheck) -> str:
+    """How many answers were asked of how many, and how much time asks the rest."""
+    count, skipped = figure.measured["asked"], figure.measured["skipped"]
+    total = count + skipped
+    # As much time an answer as until now, in tens, and ten more.
+    seconds = 10 * math.ceil(figure.measured["limit"] * total / max(1, count) / 10 + 1)
+    return f"{count:,} of {total:,} answers asked; --seconds {seconds} asks the rest"
 
 
 def _policies(result: AuditResult, subject: str, most: int | None) -> Table:
