@@ -1,5 +1,7 @@
 """Bad input for the commands: environment names, numbers, settings, and stored documents with damage. All of it comes from a seed."""
 
+from __future__ import annotations
+
 import copy
 import gzip
 import json
@@ -7,13 +9,12 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gradus.core.files import read_text
 
-__all__ = ["Case", "damaged_documents", "odd_files", "odd_names", "odd_numbers", "odd_options", "odd_settings"]
+__all__ = ["Case", "damaged_documents", "odd_names", "odd_numbers", "odd_settings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,9 @@ class Case:
     name: str
     words: tuple[str, ...]
     prepare: Callable[[Path], None] = lambda folder: None
-    # Nothing is wrong with it, so it must end well: a case whose options do not exist shows nothing.
-    sound: bool = False
-    refused: bool = False  # no command may take it for good
+    sound: bool = (
+        False  # nothing is wrong with it, so it must end well: a case whose options do not exist shows nothing
+    )
 
 
 NAMES = [
@@ -69,7 +70,6 @@ NUMERIC = {
     ("audit", "arithmetic"): ("--episodes", "--budget", "--seed"),
     ("check", "arithmetic"): ("--memory",),
 }  # fmt: skip
-NO_NUMBER = ("x", "", "nan", "1e400", "1,5", "٣x", "--", "0x10")
 KEYS = [
     "seed", "quick", "grader", "environment", "model", "model.path", "model.nano", "model.nano.layers", "model.nano.heads", "audit.budget",
     "teach.episodes", "teach.policy", "sft.lr", "sft.threads", "sft.max_steps", "sft.betas", "sft.lora", "sft.optimizer",
@@ -103,61 +103,6 @@ def odd_numbers() -> Iterator[Case]:
                 yield Case(
                     name=f"number {command} {option} {number[:20]}", words=(command, *rest, f"{option}={number}")
                 )
-
-
-def odd_options() -> Iterator[Case]:
-    """What is no number, with each numeric option of each command that its own parser knows."""
-    from gradus.commands.app import app
-    from gradus.commands.entries import COMMANDS
-
-    for command in sorted(set(COMMANDS) - {"envs", "rewards list", "init"}):
-        _, apps, _ = app.parse_commands(command.split())
-        for option in apps[-1].assemble_argument_collection():
-            if option.hint in (int, float, int | None, float | None) and option.name.startswith("--"):
-                for value in NO_NUMBER:
-                    words = (*command.split(), "arithmetic", option.name, value)
-                    yield Case(name=f"option {command} {option.name} {value}", words=words, refused=True)
-
-
-FILES: dict[str, bytes] = {
-    "empty.jsonl": b"",
-    "blank.csv": b"\n\n\n",
-    "no-unicode.jsonl": b'{"question": "\xff", "answer": "1"}\n' * 8,
-    "half.jsonl": b'{"question": "\\ud83d", "answer": "1"}\n' * 8,
-    "list.jsonl": b"[1, 2]\n" * 8,
-    "numbers.jsonl": b"1\n2\n",
-    "cut.jsonl": b'{"question": "1 + 1", "ans',
-    "deep.jsonl": b"[" * 100_000,
-    "long.jsonl": json.dumps({"question": "a" * 5_000_000, "answer": "1"}).encode(),
-    "quote.csv": b'question,answer\n"1 + 1,2\n',
-    "one.csv": b"question\n1\n2\n",
-    "zero.bin": bytes(4096),
-    "bad.toml": b"= 1",
-    "unknown.toml": b'environment = "rhythm"\nfoo = 3\n',
-    "types.toml": b'environment = "rhythm"\n[grpo]\nmax_steps = "many"\nlr = -1\n',
-    "layers.toml": b'environment = "rhythm"\n[model.nano]\nlayers = 1000000000\n',
-    "loop.py": b"def f(",
-    "exit.py": b"import os\nos._exit(0)\n",
-    "quits.py": b"raise SystemExit(0)\n",
-    "nothing.py": b"x = 1\n",
-}
-
-
-def odd_files() -> Iterator[Case]:
-    """Each bad file as what a command works with, and in each option that may name a file."""
-    for command, rest in WITH_ENVIRONMENT.items():
-        options = [()] if command == "envs" else [(), ("--set",), ("--model",), ("--recipe",), ("--reward",)]
-        for name, content in FILES.items():
-            for option in options:
-                words = (command, *(("arithmetic", *rest, *option, name) if option else (name, *rest)))
-                prepare = partial(_beside, name=name, content=content)
-                yield Case(name=f"file {name} {command} {' '.join(option)}", words=words, prepare=prepare)
-
-
-def _beside(folder: Path, name: str, content: bytes) -> None:
-    """Write the file where the command runs."""
-    (folder / "work").mkdir()
-    (folder / "work" / name).write_bytes(content)
 
 
 def odd_settings() -> Iterator[Case]:

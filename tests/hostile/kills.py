@@ -5,6 +5,8 @@
 The stages take turns; the moment within a stage comes from the seed and from how long the stage took unbroken.
 """
 
+from __future__ import annotations
+
 import argparse
 import gzip
 import hashlib

@@ -6,6 +6,8 @@ Ordinary requests, wrong ones, and clients that leave take turns. At the end the
 with 1 if memory grew, a request was answered by a 5xx, or the end was not clean.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json

@@ -1,5 +1,7 @@
 """Bad input for every command ends in a sentence and a code, never in a traceback. `make prove` runs all cases, a test run some."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
