@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import command_line
 import pytest
+from rich.console import Console
 
 from gradus import commands, environments
-from gradus.commands.app import main
+from gradus.commands.app import app, main
 from gradus.commands.entries import COMMANDS
 from gradus.core import ConfigError, GradusError
 
@@ -200,6 +201,7 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
 def test_help_cuts_no_name(command, columns, monkeypatch):
     """`--max-new-toke…` stood there, beside a column of `<list[str]>`."""
     monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(app, "console", Console())  # a process keeps the width of its first help
     said = gradus(command, "--help")
     assert "--" in said
     assert max(map(len, said.splitlines())) <= int(columns)
