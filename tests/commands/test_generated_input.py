@@ -17,7 +17,7 @@ from gradus.commands.entries import COMMANDS
 
 pytestmark = pytest.mark.slow
 CASES, SEED, LIMIT = 200, 20261129, 60
-NO_NUMBER = ("x", "", "nan", "1e400", "1,5", "٣x", "--", "0x10")
+NO_NUMBER = ("x", "", "nan", "1e400", "1,5", "٣x", "--", "0x1g")
 NO_COUNT = ("-1", "0", "-1000000000")
 COUNTS = {"--episodes", "--max-new-tokens", "--rows", "--sessions", "--time"}
 SOURCES = {"--model", "--recipe", "--reward", "--set", "--grader", "--data", "--policy", "--env", "--condition"}
