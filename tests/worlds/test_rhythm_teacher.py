@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from gradus.core import ConfigError, Episode, Observation, Request, Task
+from gradus.core import ConfigError, Episode, Observation, PolicyError, Request, Task
 from gradus.rollouts import roll_out
 from gradus.stats import paired_difference
 from gradus_worlds.rhythm import RhythmEnvironment, load
@@ -187,3 +187,12 @@ def test_what_the_teacher_states_agrees_with_what_it_says() -> None:
             for each, word in zip(spans, words, strict=True):
                 chosen = each.probabilities[each.answers.index(word)]
                 assert chosen == pytest.approx(max(each.probabilities), abs=1e-6)
+
+
+def test_weeks_at_several_steps_are_refused() -> None:
+    """The step of the first week was taken for all."""
+    (episode,) = roll_out(SPEC, SPEC.policy("bayes"), [SPEC.train_task(0)]).episodes
+    shown = [Observation(text=turn.observation, data=turn.data) for turn in episode.turns[:2]]
+    requests = [Request(row=row, observation=each) for row, each in enumerate(shown)]
+    with pytest.raises(PolicyError, match=r"steps \[0, 1\]"):
+        BayesSession([(0, 0), (0, 1)]).act(requests)

@@ -13,6 +13,7 @@ from gradus.core import (
     EpisodeStart,
     Observation,
     Policy,
+    PolicyError,
     Request,
     Session,
     child_seed,
@@ -108,6 +109,14 @@ class WeekSession:
     def close(self) -> None: ...
 
 
+def step_of(requests: Sequence[Request]) -> int:
+    """Returns the step of the week that all requests are at. Raises PolicyError if they are at several."""
+    steps = {request.observation.data["step"] for request in requests}
+    if len(steps) != 1:
+        raise PolicyError(f"expected weeks that take their steps together, got steps {sorted(steps)} at once")
+    return steps.pop()
+
+
 class _PlannerSession(WeekSession):
     """Plans for persons given in advance. ``beliefs`` and ``trials``: what is stated, and tried instead of the plan, at each step."""
 
@@ -126,7 +135,7 @@ class _PlannerSession(WeekSession):
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
         rows = [request.row for request in requests]
-        step: int = requests[0].observation.data["step"]
+        step = step_of(requests)
         situation = Situation(
             step=step,
             meters=np.array([shown_figures(request.observation.data).meters for request in requests]),

@@ -17,7 +17,7 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
 from gradus_worlds.rhythm.posterior import Posterior, ShownStep, normalised
-from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, heuristic_action
+from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, heuristic_action, step_of
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -111,7 +111,7 @@ class BayesSession(WeekSession):
     def _situation(self, requests: Sequence[Request]) -> Situation:
         """Learns from what the requests show, and returns what to plan with: the mean person, and what each action would teach."""
         self.learn(requests)
-        step = requests[0].observation.data["step"]
+        step = step_of(requests)
         rows = [request.row for request in requests]
         mean, variance = self.posterior.modifier_moments(rows)
         return Situation(
