@@ -119,7 +119,7 @@ def test_a_steps_cost_is_that_of_its_parts_on_one_clock(folder: Path, monkeypatc
 def test_shorter_answers_save_their_own_tokens_and_not_the_prompts(folder: Path) -> None:
     """An evaluation after SFT was planned as if the trained model rambled like the base: 130 s for 79."""
     job = job_with(folder, "letters")
-    costs = {"rollout": 1.0, "prompted": 0.4, "train": 1.0, "update": 0.0, "prompt": 32.0}
+    costs = {"rollout": 1.0, "prompt_seconds": 0.4, "train": 1.0, "update": 0.0, "prompt_tokens": 32.0}
     probe = replace(probed(folder, "letters"), lengths=[[16]] * 4, **costs)
     config = job.recipe.grpo.model_copy(update={"sampling": SamplingConfig(max_new_tokens=16), "group_size": 8})
     half = config.model_copy(update={"sampling": SamplingConfig(max_new_tokens=8)})
@@ -130,7 +130,7 @@ def test_shorter_answers_save_their_own_tokens_and_not_the_prompts(folder: Path)
     assert after_sft.episode_seconds(config) == pytest.approx(0.4 + 0.6 / 4)
     episode = 0.4 + 0.6 / 4 + config.epochs * (32 / 8 + 4) / (32 / 8 + 16)
     assert after_sft.step_seconds(config) == pytest.approx(config.groups * 8 * episode)
-    several_turns = replace(probe, lengths=[[10, 10, 10]], prompted=0.0, prompt=0.0)
+    several_turns = replace(probe, lengths=[[10, 10, 10]], prompt_seconds=0.0, prompt_tokens=0.0)
     assert several_turns.episode_seconds(config) == 1.0  # the limit is one of each answer
 
 

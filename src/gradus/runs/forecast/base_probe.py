@@ -56,8 +56,8 @@ class BaseProbe:
     train: float
     update: float
     # What shorter answers do not save: seconds of an episode before its answer, and tokens of its prompt. Both are 0 for several turns.
-    prompted: float
-    prompt: float
+    prompt_seconds: float
+    prompt_tokens: float
     # Seconds of environment and reward for one episode, which are a part of ``rollout``; and of loading the model.
     grading: float
     load: float
@@ -89,11 +89,11 @@ class BaseProbe:
     def episode_seconds(self, config: GrpoConfig, *, trained: bool = True) -> float:
         """Returns the seconds of one episode that is sampled and graded, by the base or by a ``trained`` model."""
         share = self.answer_tokens(config, trained=trained) / self._mean_tokens()
-        return self.prompted + (self.rollout - self.prompted) * share
+        return self.prompt_seconds + (self.rollout - self.prompt_seconds) * share
 
     def step_seconds(self, config: GrpoConfig) -> float:
         """Returns the seconds of a step of GRPO here."""
-        prompt = self.prompt / config.group_size  # a group shares it
+        prompt = self.prompt_tokens / config.group_size  # a group shares it
         train = self.train * (prompt + self.answer_tokens(config)) / (prompt + self._mean_tokens())
         episode = self.episode_seconds(config) + config.epochs * train
         updates = config.epochs * config.minibatches
@@ -155,11 +155,11 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
             grading += rolled.seconds["environment"] + rolled.seconds["reward"]
             speeds.append(sum(map(sampled_tokens, rolled.episodes)) / spent)
             advance(len(groups) * SAMPLES, count * SAMPLES)
-    prompted = 0.0
+    prompt_seconds = 0.0
     if spec.max_turns == 1:
         one_token = config.model_copy(update={"sampling": config.sampling.changed(max_new_tokens=1)})
         rolled, spent = ask(sampling_policy(loaded, spec, one_token, name="base"), 0)
-        prompted = min(spent / len(rolled.episodes), seconds / (len(groups) * SAMPLES))
+        prompt_seconds = min(spent / len(rolled.episodes), seconds / (len(groups) * SAMPLES))
     train, update = _training_seconds(loaded, config, [group.episodes for group in groups[:part]])
     episodes = [episode for group in groups for episode in group.episodes]
     return _figures(
@@ -167,7 +167,7 @@ def probe_base(job: Job, loaded: LoadedModel, load_seconds: float) -> BaseProbe:
         episodes,
         speed=mean_interval(speeds),
         rollout=seconds / len(episodes),
-        prompted=prompted,
+        prompt_seconds=prompt_seconds,
         grading=grading / len(episodes),
         train=train,
         update=update,
@@ -202,7 +202,7 @@ def _figures(spec: EnvironmentSpec, episodes: Sequence[Episode], **costs: Any) -
         cut=mean_interval(cut),
         paid=max(paid, default=None),
         lengths=[[*map(_length, episode.turns)] for episode in episodes],
-        prompt=_prompt_tokens(episodes) if spec.max_turns == 1 else 0.0,
+        prompt_tokens=_prompt_tokens(episodes) if spec.max_turns == 1 else 0.0,
         longest_gold=longest_gold,
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _answers(example), values[place]),

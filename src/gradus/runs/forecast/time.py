@@ -11,6 +11,7 @@ from gradus.core import ConfigError
 from gradus.core.frozen_record import frozen_record
 from gradus.core.values import Json, JsonDict
 from gradus.environments.verifiable.items import TableTasks
+from gradus.evidence.reports.verdict import STUDENTS
 from gradus.runs.forecast.base_probe import BaseProbe
 from gradus.runs.job import Job
 from gradus.runs.recipe.record import Recipe
@@ -31,7 +32,6 @@ _AUDIT_POLICIES = 5  # of the panel of an environment
 _CHECKED = 5.0  # what loading a model and comparing its sampler with a plain forward take, as a multiple of loading it
 _FORWARD = 1 / 3  # of the arithmetic of a forward and a backward pass
 _KEEPS = 2.0  # what loading and storing a model take in a training stage, as a multiple of loading it
-_STUDENTS = ("sft", "distill", "grpo")  # policies of trained models
 _TOLERANCE = 1.1  # a plan that is this much longer than the time is refused
 
 
@@ -244,7 +244,7 @@ def stage_seconds(job: Job, probe: BaseProbe, steps: int) -> dict[str, float]:
     episodes = sum(min(size, section.episodes or size) for size in sizes) * section.samples
     policies = job.policies()
     models = {name.removesuffix("-greedy") for name in policies}  # a policy and its greedy form are one
-    students = sum(name.removesuffix("-greedy") in _STUDENTS for name in policies)
+    students = sum(name.removesuffix("-greedy") in STUDENTS for name in policies)
     # Scripted policies take next to no time and are counted as the base: the plan errs to the safe side.
     rounds = students * episode + (len(policies) - students) * probe.episode_seconds(grpo, trained=False)
     seconds["eval"] = episodes * rounds + len(models) * probe.load
